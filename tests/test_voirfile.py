@@ -128,6 +128,13 @@ def test_what_is_wrong_is_told_before_the_script_starts(place: Place, name: str)
         assert word in ended.err
 
 
+def test_a_voirfile_without_an_instrument_is_told(place: Place) -> None:
+    place.write(main="", voirfile="def instruments(ov):\n    yield ov.phases.init\n")
+    ended = place.voirkit("main.py")
+    assert ended.code == 0
+    assert "voirfile.py: the voirfile defines no instrument.\n  Write: def instrument_x" in ended.err
+
+
 def test_duplicate_flags_of_two_instruments_name_both(place: Place) -> None:
     body = "def instrument_{0}(ov):\n    yield ov.phases.init\n    ov.argparser.add_argument('--mine')\n"
     place.write(main="", voirfile=body.format("a") + body.format("b"))

@@ -1,9 +1,9 @@
-"""voirkit: what a training script does and why it is slow, with the script unchanged.
+"""voirkit: reports what an unchanged training script does and why it is slow.
 
-The public names, by hand. Each is imported when it is first used, so that ``import voirkit`` costs
-next to nothing; but for what a script calls on purpose, ``log`` and ``iterate``, and the one
-overseer of this process that they speak to. Without an overseer both do nothing but pass things on:
-a script may keep these calls and run under plain python.
+This module lists the public names. Each name is imported at its first use, so that ``import
+voirkit`` costs almost nothing. Only ``log`` and ``iterate``, which a script calls, and the current
+overseer, to which they report, are defined here. Without an overseer ``log`` does nothing and
+``iterate`` only iterates, so a script with these calls also runs under plain Python.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
     class Overseeing(Protocol):
-        """As much of an Overseer as is needed here."""
+        """Protocol with the parts of ``Overseer`` that this module uses."""
 
         @property
         def log(self) -> Callable[[dict[str, Any]], Any]: ...
@@ -62,7 +62,7 @@ _HOMES = {
     "given": "giving",
     "global_probe": "voirkit.probes",
     "instrument_definition": "voirkit.instrument",
-    "load_ipython_extension": "voirkit.notebook",  # for %load_ext voirkit alone
+    "load_ipython_extension": "voirkit.notebook",  # only for %load_ext voirkit
     "open_run": "voirkit.runs.opened",
     "parametrized": "voirkit.instrument",
     "probing": "voirkit.probes",
@@ -117,12 +117,12 @@ def __dir__() -> list[str]:
 
 
 class _Process:
-    """This process, and the overseer of the run in it."""
+    """State of this process: the overseer of its run."""
 
     __slots__ = ("overseer",)
 
     def __init__(self) -> None:
-        # no ContextVar: a thread starts with an empty context and would find no overseer
+        # not a ContextVar: a new thread has an empty context and would find no overseer
         self.overseer: Overseeing | None = None
 
 
@@ -130,25 +130,24 @@ _process = _Process()
 
 
 def current_overseer() -> Overseeing | None:
-    """The overseer of the run in this process, or None when voirkit does not run it."""
+    """Return the overseer of the run in this process; None if voirkit does not run it."""
     return _process.overseer
 
 
 def set_current_overseer(overseer: Overseeing | None) -> Overseeing | None:
-    """Make an overseer the current one, for all threads; returns the one before it, to be set again
-    afterwards."""
+    """Set the current overseer, for all threads. Returns the previous overseer, which the caller
+    sets again afterwards."""
     before = _process.overseer
     _process.overseer = overseer
     return before
 
 
 def log(**kwargs: Any) -> None:
-    """Send names and values out of the process: to the run directory and the harness.  Does nothing
-    outside voirkit.
+    """Log names and values to the run directory and the harness.  Does nothing outside voirkit.
 
     Args:
-        kwargs: What to log; numbers, strings, booleans, None, lists and dictionaries of them arrive
-            as they are.
+        kwargs: The values to log, by name. Numbers, strings, booleans, None, and lists and
+            dictionaries of these are logged unchanged.
     """
     overseer = _process.overseer
     if overseer is not None:
@@ -162,27 +161,28 @@ def iterate(
     ignore_loading: bool = False,
     batch_size: Callable[[T], Any] | float | None = None,
 ) -> Iterator[T]:
-    """Iterate as a ``for`` loop does, and give what is needed to follow the progress and the speed
-    of the loop.
+    """Iterate as a ``for`` loop does, and give events that report the progress and speed of the
+    loop.
 
-    While the loop is open everything given carries ``task=task``.  If ``len(iterable)`` is known,
-    ``progress=(i, n)`` is given before the first item and after each one.  The length is asked
-    once; when more items come than it promised it is asked again, and ``n`` is never below ``i``.
+    While the loop runs, every given event has ``task=task``.  If ``len(iterable)`` is known,
+    ``progress=(i, n)`` is given before the first item and after each item.  The length is asked
+    once, and again if more items come than it said; ``n`` is never less than ``i``.
 
     Args:
-        task: What the loop does, such as ``"train"`` or ``"eval"``; rates are kept apart by it.
-        iterable: What to iterate over.  All its items come, whatever its length says.
-        report_batch: Wrap each turn in ``give.wrap("step", ...)``, which the rate instruments
+        task: The name of the loop's task, such as ``"train"`` or ``"eval"``; each task has its own
+            rates.
+        iterable: The iterable.  All its items are yielded, whatever its length says.
+        report_batch: Wrap each iteration in ``give.wrap("step", ...)``, which the rate instruments
             measure.
-        ignore_loading: Leave the fetching of the item out of that wrap.  When it is inside, the
-            wrap begins with None for the batch (or its size), and a loop of unknown length ends
-            with one more wrap that holds nothing else.
-        batch_size: What the wrap carries: None for ``batch=item``, a function for
+        ignore_loading: Exclude the fetch of the item from this wrap.  If it is included, the wrap
+            begins with None for the batch (or its size), and a loop of unknown length ends with
+            one more wrap, which has no batch.
+        batch_size: Value that the wrap gives: None for ``batch=item``, a function for
             ``batch_size=function(item)``, a number for ``batch_size=number``.
 
     Returns:
-        An iterator over the same items.  giving is imported when it is first advanced, and only if
-        there is an overseer or the program has imported giving itself.
+        An iterator over the same items.  Its first ``next`` imports ``giving`` if there is an
+        overseer; without one, events are given only if the program has imported ``giving``.
 
     Raises:
         TypeError: The task is not a string.
@@ -201,9 +201,9 @@ def _iterate(
     ignore_loading: bool,
     batch_size: Callable[[T], Any] | float | None,
 ) -> Iterator[T]:
-    # No `yield from`: when this generator is closed that closes the iterable too, which the program
-    # may still need. Each item is released before the next is requested, so that `del batch` in the
-    # program frees it.
+    # No `yield from`: closing this generator would also close the iterable, which the program may
+    # still need. Each item is released before the next is requested, so that `del batch` in the
+    # program frees its memory.
     if _process.overseer is None and "giving" not in sys.modules:
         for item in iterable:
             yield item
@@ -228,9 +228,9 @@ def _iterate(
             give(progress=(0, length))
         iterator = iter(iterable)
         while True:
-            # Only the iterator's own StopIteration ends the loop; one from batch_size or a
-            # subscriber is an error. What comes after the last promised item is asked for outside
-            # any step, since it should be the end.
+            # Only the iterator's own StopIteration ends the loop; a StopIteration from batch_size
+            # or a subscriber is an error. After as many items as the length says, the next item is
+            # requested outside any step, since the iterable should end there.
             if report_batch and not ignore_loading and count != length:
                 with give.wrap("step", **unknown) as extra:
                     try:
@@ -257,9 +257,9 @@ def _iterate(
                     length = max(count, _length(iterable) or 0)
                 give(progress=(count, length))
     finally:
-        # No ContextVar token: loops may end in another order than they began (zip of two) or in
-        # another thread (garbage collection), where reset() raises, or brings back the task of a
-        # loop that has ended.
+        # No ContextVar token: loops may end in another order than they began (zip of two), or in
+        # another thread (garbage collection). There reset() raises, or restores the task of a loop
+        # that has ended.
         if give.inherited.get() is layer:
             give.inherited.set(below)
         else:
@@ -268,8 +268,8 @@ def _iterate(
 
 
 def _length(iterable: object) -> int | None:
-    """``len()`` if there is one; whatever else its failure is, a plain loop would never have
-    asked."""
+    """Return ``len(iterable)``, or None if it fails for any reason: a plain loop would not have
+    called it."""
     try:
         return len(iterable)  # type: ignore[arg-type]
     except Exception:

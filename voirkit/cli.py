@@ -1,4 +1,4 @@
-"""The command line: from the words after ``voirkit`` to a run or a subcommand."""
+"""Entry point of the command line: ``voirkit`` starts a run or a subcommand."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from voirkit.errors import CommandLineError, VoirkitError, did_you_mean, tell
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``voirkit`` with these arguments (those of the process if left out).
+    """Run ``voirkit`` with the given arguments (default: ``sys.argv[1:]``).
 
     Returns:
-        The exit code. What the script raises is raised.
+        The exit code. An exception of the script is passed on.
     """
     words = sys.argv[1:] if argv is None else list(argv)
     word = words[0] if words else ""
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _refuse_misspelt(word: str) -> None:
-    """Refuse a word that is no script but looks like a subcommand."""
+    """Raise CommandLineError if a word is not a script but resembles a subcommand."""
     if word.isalpha() and not os.path.exists(word):
         hint = did_you_mean(word, [*SUBCOMMANDS, *of_instruments()])
         if hint:

@@ -1,14 +1,16 @@
-"""DFTracer's names, for scripts that are annotated for it: ``from voirkit.dftracer import ai,
-dftracer, dft_fn``.
+"""DFTracer's names, for scripts that are annotated for DFTracer.
 
-Under voirkit ``dftracer.logger`` and ``dftracer.python`` are found here where DFTracer itself is
-not installed. Here are its two classes: ``dft_fn``, an annotation with names of the user's own, and
-``dftracer``, which begins and ends a trace; its constants and enumerations (pydftracer 2.0.6), and
-entities, a file or a tensor: a number for each, the same in all processes.
+A script imports them by ``from voirkit.dftracer import ai, dftracer, dft_fn``.
+
+If DFTracer itself is not installed, imports of ``dftracer.logger`` and ``dftracer.python`` find
+this module under voirkit. It has DFTracer's two classes: ``dft_fn``, an annotation with names that
+the user chooses, and ``dftracer``, which begins and ends a trace. It also has DFTracer's constants
+and enumerations (pydftracer 2.0.6), and its entities: a file or a tensor is named by a number,
+which is the same in all processes.
 
 Under voirkit, or with ``$VOIRKIT_RUN_DIR``, the run is recorded already, and ``dftracer`` has
-nothing to do.  Without them the spans go to a folder beside the log file, which becomes the log
-file at the end; what is killed before leaves the folder, which voirkit opens.
+nothing to do.  Otherwise the spans go to a folder beside the log file, which becomes the log file
+at the end.  If the program is killed before the end, the folder remains, and voirkit can open it.
 """
 
 from __future__ import annotations
@@ -77,15 +79,15 @@ DFTRACER_TIME_METRIC_ENV = "DFTRACER_TIME_METRIC"
 
 
 class _StrEnum(str, Enum):
-    """A string; ``enum.StrEnum`` is there from python 3.11 on."""
+    """An enumeration of strings, like ``enum.StrEnum``, which python has only since 3.11."""
 
     def __str__(self) -> str:
         return str(self.value)
 
 
 def _str_enum(name: str, kind: type[Node]) -> Any:
-    """The words of a part of the tree."""
-    make: Any = _StrEnum  # the functional form, for whose names a type checker has no use
+    """Return an enumeration of the names in a class of the tree ``voirkit.ai``."""
+    make: Any = _StrEnum  # typed as Any: a type checker cannot follow the functional form
     return make(
         name, {word.upper(): word for word in kind.__annotations__ if word != "io"}, module=__name__
     )
@@ -104,14 +106,15 @@ IOEvent = _str_enum("IOEvent", IO)
 
 
 class _Mark(Enum):
-    """A number that is not equal to one; ``int()`` gives it."""
+    """An enumeration with numbers: ``int()`` returns a member's number, but the member is not equal
+    to it."""
 
     def __int__(self) -> int:
         return int(self.value)
 
 
 _make_mark: Any = _Mark
-# what an argument is for
+# kinds and types of the arguments of records
 TagType = _make_mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)
 TagDType = _make_mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
 EntityStore = IntEnum(
@@ -161,21 +164,21 @@ EntityRelation = IntEnum(
 
 
 def get_iter_handle_name(name: str) -> str:
-    """The name of the records of waiting."""
+    """Return the name of the records for the wait for each item of a loop."""
     return name if name.endswith(".iter") else f"{name}.iter"
 
 
 def get_iter_block_name(name: str) -> str:
-    """The name of the records of a loop's body."""
+    """Return the name of the records for the body of a loop."""
     return name if name.endswith(".block") else f"{name}.block"
 
 
-_LIMIT = 10_000  # things that are remembered by their names
+_LIMIT = 10_000  # maximum number of entities whose type and key are kept
 _described: dict[int, str] = {}
 
 
 def declare(kind: Any, key: Any) -> int:
-    """The number of a thing: 64 bits, FNV-1a over its type and key."""
+    """Return the number of an entity: the 64-bit FNV-1a hash of its type and key."""
     text = f"{plain(kind)}:{plain(key)}"[:300]
     number = 0xCBF29CE484222325
     for byte in text.encode("utf-8", "backslashreplace"):
@@ -186,7 +189,7 @@ def declare(kind: Any, key: Any) -> int:
 
 
 def described(entity: Any) -> str:
-    """``type:key`` of a thing, or its number."""
+    """Return ``type:key`` of the entity with a number; the number itself if it is unknown."""
     return _described.get(entity) or f"{plain(entity)}"
 
 
@@ -239,12 +242,12 @@ __all__ = [
 
 
 def get_time_scale() -> float:
-    """Units of ``get_time()`` in a second."""
+    """Return how many units of ``get_time()`` make a second."""
     return 1e6
 
 
 def __getattr__(name: str) -> Any:
-    # These are requested when they are needed, not at the import.
+    # The environment is read at each access, not at import.
     if name == "DFTRACER_ENABLE":
         return is_enabled()
     if name == "DFTRACER_INIT_PRELOAD":
@@ -261,18 +264,18 @@ _MAGIC = ("epoch", "step", "image_idx", "image_size")
 
 
 class dft_fn(Node):
-    """Records of one category, by decorating functions, as a context manager, around the items of a
-    loop, or from call to call.
+    """An annotation that records spans of one category: as a decorator of functions, as a context
+    manager, around the items of a loop, or from a call of ``reset`` to a call of ``flush``.
 
     Args:
         cat: The category.
-        name: The name of what the context manager and ``flush`` record; without one, the name of
-            the function that makes this.
-        epoch: An argument of all records, as are the others.
+        name: The name of the records of the context manager and of ``flush``; by default the name
+            of the function that makes this object.
+        epoch: An argument of all records, like the next three.
         step: An integer.
         image_idx: An integer.
         image_size: A number.
-        enable: Whether anything is recorded; ``enable()`` and ``disable()`` change it.
+        enable: True to record; ``enable()`` and ``disable()`` change it.
     """
 
     def __init__(
@@ -289,9 +292,9 @@ class dft_fn(Node):
         set_arguments(self._own, self._now(), epoch, step, image_idx, image_size, None)
         self._own_is_new = True
         self._switch = (0, bool(enable))
-        self._begun = [recorder.now(), False]  # when, and whether that is recorded
+        self._begun = [recorder.now(), False]  # start time, and True once it has been recorded
 
-    # from call to call, and as a context manager
+    # between calls, and as a context manager
 
     def __enter__(self) -> dft_fn:
         push_open(self, [recorder.now(), False])
@@ -303,15 +306,15 @@ class dft_fn(Node):
             self._write(opened[0])
 
     def flush(self) -> dft_fn:
-        """Record what has gone on since the ``with`` was entered, the last ``reset()``, or this was
-        made; returns this."""
+        """Record the time since the ``with`` block was entered, ``reset()`` was last called, or
+        this object was made; returns the object."""
         opened = last_open(self) or self._begun
         opened[1] = True
         self._write(opened[0])
         return self
 
-    def reset(self) -> dft_fn:  # type: ignore[override]  # DFTracer's returns itself here, and None there
-        """Begin again, from now; returns this."""
+    def reset(self) -> dft_fn:  # type: ignore[override]  # as DFTracer's does
+        """Restart the time from now; returns the object."""
         opened = last_open(self) or self._begun
         opened[:] = (recorder.now(), False)
         for name in ("used", "generated", "invalidated", "updated"):
@@ -332,11 +335,11 @@ class dft_fn(Node):
 
         Args:
             func: The function.
-            name: Of its records; without one, the function's qualified name.
+            name: The name of its records; by default the function's qualified name.
         """
 
         def decorate(f: Any) -> Any:
-            called = getattr(f, "fget", f)  # of a property
+            called = getattr(f, "fget", f)  # the getter, if f is a property
             node = Node(
                 self.cat, str(name or getattr(called, "__qualname__", "") or type(f).__name__), self
             )
@@ -344,31 +347,31 @@ class dft_fn(Node):
 
         return decorate(func) if func is not None else decorate
 
-    log_init = log_static = log  # of a static method below or above ``@staticmethod``
+    log_init = log_static = log  # for static methods, below or above ``@staticmethod``
 
     def iter(  # type: ignore[override]
         self, func: Iterable[T], name: str = "loop", iter_name: str = "step"
     ) -> Generator[T, None, None]:
-        """Iterate over the same items, and record ``<name>.iter``, the wait for each, and
-        ``<name>.yield``, the body of the loop.
+        """Iterate over items, and record two spans for each: ``<name>.iter``, the wait for the
+        item, and ``<name>.yield``, the body of the loop.
 
         Args:
-            func: What to iterate over.
-            name: The beginning of the names.
-            iter_name: The argument that numbers the items, from 1.
+            func: The items to iterate over.
+            name: Prefix of the names of the spans.
+            iter_name: Name of the argument that numbers the items, from 1.
         """
         return self._loop(func, f"{name}.iter", f"{name}.yield", str(iter_name))
 
     def log_metadata(self, key: str, value: Any) -> None:
-        """Record a name and a value of the run."""
+        """Record a name and a value that describe the run."""
         if self.is_on():
             _mark(key, value)
 
-    # what the records have to do with
+    # entities that the recorded work uses
 
     def relate(self, relation: Any, entity: int) -> dft_fn:
-        """Name a thing that was declared, in an argument called after the relation; returns
-        this."""
+        """Name a declared entity in an argument of the records, which has the name of the relation;
+        returns this object. Relations between two entities (from 16) are ignored."""
         try:
             word = EntityRelation(int(relation)).name.lower()
         except (TypeError, ValueError):
@@ -382,17 +385,17 @@ class dft_fn(Node):
     def relate_entity(
         self, relation: Any, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = ""
     ) -> int:
-        """Declare a thing and name it; returns its number."""
+        """Declare an entity and name it in the records, see ``relate``; returns its number."""
         entity = declare(type, key)
         self.relate(relation, entity)
         return entity
 
     def uses(self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
-        """What is recorded reads this thing."""
+        """Declare an entity that the recorded work reads; returns its number."""
         return self.relate_entity(EntityRelation.USED, type, key, store, uri)
 
     def generates(self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = "") -> int:
-        """What is recorded makes this thing."""
+        """Declare an entity that the recorded work makes; returns its number."""
         return self.relate_entity(EntityRelation.GENERATED, type, key, store, uri)
 
     def __repr__(self) -> str:
@@ -414,8 +417,8 @@ def _unpickled(cat: str, name: str, entries: dict[str, tuple[float, Any]], enabl
 
 
 def _chooser(f: Any, node: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], Node] | None:
-    """Finds the span of a call: with arguments, if the function's parameters have them; None if it
-    can have none."""
+    """Return a function that chooses the node that records a call, with arguments from the call's
+    parameters; None if the calls cannot have such arguments."""
     f = getattr(f, "__func__", f)
     code = getattr(f, "__code__", None)
     if code is None:
@@ -460,13 +463,13 @@ def _chooser(f: Any, node: Node) -> Callable[[tuple[Any, ...], dict[str, Any]], 
 
 
 def _of_object(thing: Any) -> dict[str, Any]:
-    """The numbers that an object has under the names of arguments; a property is asked, as by
-    DFTracer."""
+    """Return the values of an object's attributes ``epoch``, ``step``, ``image_idx`` and
+    ``image_size``; properties are evaluated, as DFTracer does."""
     values = {}
     for name in _MAGIC:
         try:
             value = getattr(thing, name, None)
-        except Exception:  # a property of the program's
+        except Exception:  # raised by a property of the program
             continue
         if type(value) in PLAIN and value is not None:
             values[name] = real(value) if name == "image_size" else value
@@ -474,12 +477,12 @@ def _of_object(thing: Any) -> dict[str, Any]:
 
 
 def is_enabled() -> bool:
-    """Whether ``$DFTRACER_ENABLE`` allows anything to be recorded; asked when it is needed."""
+    """True if ``$DFTRACER_ENABLE`` allows recording; the environment is read at each call."""
     return os.environ.get("DFTRACER_ENABLE") != "0"
 
 
 class dftracer:
-    """The trace of this process; there is one."""
+    """The trace of this process; there is only one instance."""
 
     _instance: dftracer | None = None
 
@@ -493,7 +496,7 @@ class dftracer:
 
     @classmethod
     def get_instance(cls) -> dftracer:
-        """The one that there is."""
+        """Return the only instance, which the first call makes."""
         return dftracer._instance or dftracer()
 
     @staticmethod
@@ -501,11 +504,11 @@ class dftracer:
         """Begin to record, unless the run is recorded already.
 
         Args:
-            logfile: Where the trace goes, ``<name>.pfw``; without one ``$DFTRACER_LOG_FILE``, or
-                ``trace.pfw``.  A file of that name is not overwritten: the next is
+            logfile: Path of the trace, ``<name>.pfw``; by default ``$DFTRACER_LOG_FILE``, or
+                ``trace.pfw``.  An existing file is not overwritten: the next name is
                 ``<name>-2.pfw``.
             data_dir: Not used: voirkit traces no files with it.
-            process_id: Not used: records carry the process's own.
+            process_id: Not used: records carry the process's own id.
         """
         instance = dftracer.get_instance()
         instance.start_time = instance.get_time()
@@ -529,8 +532,8 @@ class dftracer:
             atexit.register(_finalize)
 
     def finalize(self) -> None:
-        """End the trace, and write the log file; it happens at the end of the program at the
-        latest."""
+        """End the trace, and write the log file; called at the end of the program, if not
+        before."""
         target, self._target = self._target, None
         if target is None or self._pid != os.getpid():
             return
@@ -545,15 +548,16 @@ class dftracer:
                     f" {self._folder} --format pfw -o {target}"
                 )
                 return
-        if not completion.has_segments_of_others(self._folder):  # of child processes that go on
+        # child processes that still run may have records in the folder
+        if not completion.has_segments_of_others(self._folder):
             completion.discard(self._folder)
 
     def get_time(self) -> int:
-        """The wall clock, in microseconds since 1970."""
+        """Return the wall clock, in microseconds since 1970."""
         return time.time_ns() // 1000
 
     def get_config(self, key: str) -> str:
-        """What the environment says of a setting."""
+        """Return a setting from the environment; empty if it is not set."""
         return os.environ.get(key, "")
 
     def log_event(
@@ -575,8 +579,8 @@ class dftracer:
             start_time: When it began, in microseconds since 1970.
             duration: In microseconds.
             int_args: Its arguments: values, or DFTracer's pairs of a mark and a value.
-            float_args: As these.
-            string_args: As these.
+            float_args: More arguments, in the same form.
+            string_args: More arguments, in the same form.
             relations: Not recorded.
         """
         if not is_enabled() or not recorder.is_recording():
@@ -598,7 +602,7 @@ class dftracer:
         )
 
     def log_metadata_event(self, key: str, value: Any) -> None:
-        """Record a name and a value of the run."""
+        """Record a name and a value that describe the run."""
         if is_enabled() and recorder.is_recording():
             _mark(key, value)
 
@@ -607,11 +611,11 @@ class dftracer:
     def declare_entity(
         self, type: str, key: Any, store: Any = EntityStore.MEMORY, uri: str = ""
     ) -> int:
-        """The number of a thing that records may name: see ``dft_fn.relate``."""
+        """Return the number of an entity that records may name, see ``dft_fn.relate``."""
         return declare(type, key)
 
     def _needless(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: voirkit needs no such announcement."""
+        """Do nothing; stands in for methods of DFTracer that voirkit does not need."""
 
     enter_event = exit_event = mark_used = declare_entity_type = relate_entities = _needless
 
@@ -629,8 +633,8 @@ def _finalize() -> None:
 
 
 def _reserve(path: str) -> tuple[str, str]:
-    """A folder to record into, which is made, and the log file that it will become; neither of them
-    was there. Raises OSError: the folder cannot be made."""
+    """Make a folder to record into; return its path and the path of the log file that it will
+    become. Neither path existed before. Raises OSError: the folder cannot be made."""
     stem = path.removesuffix(".gz").removesuffix(".pfw")
     suffix = (
         ".pfw"

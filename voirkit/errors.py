@@ -1,6 +1,6 @@
-"""The errors of wrong input: each says where, what is wrong, and what would be right.
+"""Errors about wrong input: each says where, what is wrong, and what would be right.
 
-Stands on the ground: imports nothing of voirkit, and nothing heavy, since every run loads it.
+This module imports nothing of voirkit and nothing heavy, since every run loads it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ EXIT_CHECK_FAILED = 3
 
 
 class VoirkitError(Exception):
-    """A user's mistake, or something missing, told in three parts.
+    """A user's mistake, or something missing, described in three parts.
 
     Args:
         what: What is wrong, in the user's words; ends with a full stop.
-        where: The file and line, the option or the instrument it stands in; may be empty.
+        where: Place of the error: file and line, option or instrument; may be empty.
         next: What would be right, or what to do now; may be empty, may have several lines.
 
     ``str(error)`` is ``where: what`` and, on lines of their own, ``next``.
@@ -50,23 +50,23 @@ class VoirkitError(Exception):
 
 
 class CommandLineError(VoirkitError):
-    """The command line is wrong: an option, its value, or the script it names."""
+    """A mistake in the command line: an option, its value, or the script that it names."""
 
 
 class ConfigurationError(VoirkitError):
-    """A configuration file cannot be read, or says what voirkit does not know."""
+    """A configuration file that cannot be read, or has entries that voirkit does not know."""
 
 
 class VoirfileError(VoirkitError):
-    """A voirfile cannot be loaded, or does not hold instruments."""
+    """A voirfile that cannot be loaded, or does not define instruments."""
 
 
 class InstrumentError(VoirkitError):
-    """An instrument does not have the form of one, or failed before the script started."""
+    """An instrument that is malformed, or that failed before the script started."""
 
 
 class SelectorError(VoirkitError, ValueError):
-    """A selector that cannot be read, or cannot match what it names."""
+    """A probe selector that cannot be parsed, or whose names match nothing."""
 
 
 class RunDirectoryError(VoirkitError):
@@ -74,47 +74,46 @@ class RunDirectoryError(VoirkitError):
 
 
 class EngineError(VoirkitError):
-    """The engine that computes the parts of a run (``--engine``) cannot."""
+    """The engine that computes the parts of a run (``--engine``) has failed."""
 
 
 # Names come from programs, logs and other people's runs. A terminal would obey escape sequences in
-# them (the window's title, the clipboard, text that was shown before), and marks of direction show
-# a text in another order than it has.
+# them, which set the window's title or the clipboard, or change text that was shown before.
+# Bidirectional marks in them would show the text in another order.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def visible(text: str, in_line: bool = False) -> str:
-    """A text as a terminal may show it: characters that the terminal would obey are written as
-    python writes them, ``\\x1b``.
+    """Return a text with its control characters escaped as python does, for instance ``\\x1b``.
 
     Args:
-        in_line: True if it is part of a line, which a line break in it would end.
+        in_line: True if the text is part of a line: line breaks and tabs are replaced too.
     """
     text = _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
     return text.replace("\n", "\\n").replace("\t", " ") if in_line else text
 
 
 def tell(text: str) -> None:
-    """Print a message for the user on stderr, if there is one that takes it."""
+    """Print a message for the user on stderr; do nothing if stderr cannot be written to."""
     if sys.stderr is not None:
         try:
             print(f"voirkit: {visible(text)}", file=sys.stderr)
         except (OSError, ValueError):
-            pass  # it is closed, or full: the summary has what matters
+            pass  # stderr is closed, or its disk full: the summary has what matters
 
 
 def say_as_it_is(text: str) -> None:
-    """Show a text of several lines on stderr; what its encoding lacks is replaced."""
+    """Print a text of several lines on stderr; characters that its encoding lacks are replaced."""
     if sys.stderr is not None:
         try:
             encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
             sys.stderr.write(text.encode(encoding, PLAIN).decode(encoding))
         except (OSError, ValueError):
-            pass  # it is closed, or full
+            pass  # stderr is closed, or its disk full
 
 
-# of characters that an encoding lacks: those that voirkit draws with as what is like them, others
-# as "?"
+# The codec error handler for characters that an encoding lacks: characters that voirkit draws with
+# become similar ASCII characters, all others "?".
 PLAIN = "voirkit.plain"
 _LIKE = {"█": "#", "▓": "%", "▒": "+", "░": ".", "·": "-", "µ": "u", "→": "->", "…": "..."}
 
@@ -130,12 +129,12 @@ codecs.register_error(PLAIN, _plain)
 
 
 def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
-    """The candidates that look like the word, best first; at most ``limit`` of them.
+    """Return the candidates that resemble the word, best first; at most ``limit`` of them.
 
-    Case and a shared beginning count in a candidate's favour, since a user who types ``Los`` or
-    ``tra`` means ``loss`` or ``train``.
+    Case is ignored and a shared beginning counts in a candidate's favour, since a user who types
+    ``Los`` or ``tra`` means ``loss`` or ``train``.
     """
-    from difflib import SequenceMatcher  # 3 ms: only a mistake pays for it
+    from difflib import SequenceMatcher  # the import takes 3 ms: only after a mistake
 
     def likeness(candidate: str) -> float:
         a = word.lower()
@@ -151,21 +150,23 @@ def nearest(word: str, candidates: Iterable[str], limit: int = 3) -> list[str]:
 
 
 def did_you_mean(word: str, candidates: Iterable[str]) -> str:
-    """``Did you mean 'a' or 'b'?``, or nothing when no candidate is near."""
+    """Return ``Did you mean 'a' or 'b'?``, or an empty string if no candidate is similar."""
     near = [repr(candidate) for candidate in nearest(word, candidates)]
     return f"Did you mean {_enumeration(near, 'or')}?" if near else ""
 
 
 def _enumeration(words: list[str], conjunction: str) -> str:
-    """``a, b or c``."""
+    """Join words like ``a, b or c``."""
     if len(words) < 2:
         return "".join(words)
     return f"{', '.join(words[:-1])} {conjunction} {words[-1]}"
 
 
 def misspelt(exc: BaseException) -> str:
-    """``Did you mean …?`` of a name that voirkit's own objects and modules do not have; nothing of
-    all else."""
+    """Return ``Did you mean …?`` for a name that voirkit's own objects and modules do not have.
+
+    Return an empty string for any other exception.
+    """
     package = sys.modules.get("voirkit")
     public: Iterable[str] = () if package is None else package.__all__
     if isinstance(exc, AttributeError):
@@ -184,37 +185,37 @@ def misspelt(exc: BaseException) -> str:
     return did_you_mean(word or "", (name for name in names if not name.startswith("_")))
 
 
-# One part of a report that fails costs that part, with one line, never the report. What a run
-# recorded may be damaged, of another version, or like nothing that was foreseen.
+# If one part of a report fails, only that part is left out, and one line says so. The data of a run
+# may be damaged, of another version, or unlike anything foreseen.
 
 
 class PartFailures:
-    """The parts of a report that failed, by the reason."""
+    """The parts of a report that failed, grouped by reason."""
 
     def __init__(self) -> None:
-        # in the order of the failures. A damaged trace fails every part that reads it: it is one
-        # line.
+        # In the order of the failures. A damaged trace makes every part fail that reads it, for one
+        # reason: this is reported in one line.
         self.parts_by_reason: dict[str, list[str]] = {}
 
     def attempt(self, part: str, compute: Callable[[], T], default: T) -> T:
-        """Compute a part of the report; its default takes its place if it fails.
+        """Compute and return a part of the report, or the default if the computation fails.
 
         Raises:
-            BrokenPipeError: Whoever reads the report has had enough of it.
-            EngineError: Nothing can be computed.
+            BrokenPipeError: The reader of the report has closed the pipe.
+            EngineError: The engine cannot compute any part.
         """
         try:
             return compute()
         except (BrokenPipeError, EngineError):
             raise
         except Exception as exc:
-            # A damaged file, records that are like no known ones, an error of ours: the rest is
-            # still true.
+            # A damaged file, records of an unknown form, or a bug in voirkit: the other parts are
+            # still right.
             self.add(part, exc)
             return default
 
     def add(self, part: str, exc: Exception) -> None:
-        """Note that a part failed."""
+        """Record that a part failed."""
         parts = self.parts_by_reason.setdefault(reason(exc), [])
         if part not in parts:
             parts.append(part)
@@ -223,20 +224,23 @@ class PartFailures:
         return any(part in parts for parts in self.parts_by_reason.values())
 
     def lines(self) -> list[str]:
-        """A line for each reason."""
+        """Return one line for each reason."""
         return [
             left_out(_enumeration(parts, "and"), why) for why, parts in self.parts_by_reason.items()
         ]
 
 
 def left_out(part: str, why: str) -> str:
-    """The line that stands for a part."""
+    """Return the line that is shown in place of a failed part."""
     return f"left out of the report, since it failed: {part} ({why})."
 
 
 def reason(exc: Exception) -> str:
-    """An exception in one line; of voirkit's own errors where and what, of others the type too,
-    which says more than some messages."""
+    """Return an exception as one line.
+
+    An error of voirkit is shown as where and what. Any other exception is shown with its type,
+    which says more than some messages.
+    """
     text = str(exc)
     if isinstance(exc, VoirkitError) and exc.where:
         text = f"{exc.where}: {exc.what}"

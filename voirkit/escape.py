@@ -1,10 +1,10 @@
-"""Data hidden in terminal output: text becomes an escape sequence that terminals ignore; a decoder
-takes it out again.
+"""Data hidden in terminal output, in escape sequences that terminals ignore.
 
-The format is voir's: each write is ``ESC [ <digits> z``, the digits being the text's UTF-8 bytes in
-base 16, written with the sixteen characters ``0`` to ``?`` that a control sequence may hold.  The
-decoder must never lose, alter or reorder a byte of what is not such a sequence: colours, cursor
-moves and broken UTF-8 come out as they went in.
+Each text that is written becomes one sequence, and a decoder extracts the text again.  The format
+is voir's: ``ESC [ <digits> z``, where the digits are the text's UTF-8 bytes in base 16, written
+with the sixteen characters ``0`` to ``?`` that a control sequence may hold.  The decoder must never
+lose, alter or reorder a byte outside of such sequences: colours, cursor moves and broken UTF-8 come
+out as they went in.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class TextStream(Protocol):
-        """What a :class:`SmuggleWriter` writes to, such as ``sys.stdout``."""
+        """Stream that a :class:`SmuggleWriter` writes to, such as ``sys.stdout``."""
 
         def write(self, text: str, /) -> object: ...
         def flush(self) -> object: ...
 
 
 DEFAULT_LIMIT_BYTES = 16 << 20
-"""A sequence longer than this that is still open is given up as plain output; 8 MiB of text in one write fit."""
+"""Maximum size of an unfinished sequence: a longer one becomes plain output. A write of 8 MiB of
+text fits."""
 
 _TO_WIRE = bytes.maketrans(b"0123456789abcdef", b"0123456789:;<=>?")
 _FROM_WIRE = bytes.maketrans(b"0123456789:;<=>?", b"0123456789abcdef")
@@ -36,7 +37,7 @@ _DIGITS = re.compile(rb"[0-?]*")
 
 
 def encode_as_escape_sequence(text: str) -> str:
-    """The escape sequence that carries a text, ASCII only and invisible on a terminal.
+    """Return the escape sequence that carries a text, ASCII only and invisible on a terminal.
 
     Lone surrogates survive (``surrogatepass``): a log must not fail over the text it carries.
     """
@@ -45,10 +46,10 @@ def encode_as_escape_sequence(text: str) -> str:
 
 
 def decode_escape_sequence(sequence: str) -> str:
-    """The text that :func:`encode_as_escape_sequence` made into this sequence.
+    """Return the text of a sequence that :func:`encode_as_escape_sequence` made.
 
     Raises:
-        ValueError: The string is not exactly one such sequence, or its bytes are no UTF-8.
+        ValueError: The string is not exactly one such sequence, or its bytes are not UTF-8.
     """
     match = _SEQUENCE.fullmatch(sequence.encode("utf-8", "surrogatepass"))
     if match is None or len(match[1]) % 2:
@@ -57,10 +58,10 @@ def decode_escape_sequence(sequence: str) -> str:
 
 
 class SmuggleWriter:
-    """A text stream that hides all that is written to it in another stream.
+    """A text stream that hides the text written to it in another stream.
 
-    Each write becomes one sequence.  It has no ``close``: the stream below, mostly standard output,
-    belongs to others.
+    Each write becomes one escape sequence.  There is no ``close``: the other stream, usually
+    standard output, has other users.
 
     Args:
         stream: The stream to hide the data in, e.g. ``sys.stdout``.
@@ -70,23 +71,23 @@ class SmuggleWriter:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write the text, hidden; returns its length, as text streams do."""
+        """Write the text in hidden form; returns its length, as text streams do."""
         self.stream.write(encode_as_escape_sequence(text))
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream below."""
+        """Flush the stream in which the text is hidden."""
         self.stream.flush()
 
 
 class Decoder:
-    """Parts a byte stream that comes in chunks, cut anywhere, into plain output and hidden data.
+    """Splits a byte stream that comes in chunks, cut anywhere, into plain output and hidden data.
 
-    An escape sequence that may go on in the next chunk is held back; everything else comes out with
-    the chunk that brought it.  The work is done by compiled patterns, a chunk at a time.
+    An escape sequence that may continue in the next chunk is held back; everything else is returned
+    at once.  Compiled regular expressions do the work, a chunk at a time.
 
     Args:
-        limit: How many bytes of an open sequence are held back before it is given up as plain
+        limit: Maximum bytes of an unfinished sequence to hold back; a longer one becomes plain
             output.
     """
 
@@ -96,7 +97,7 @@ class Decoder:
         self._held_bytes = 0
 
     def feed(self, chunk: bytes) -> tuple[bytes, bytes]:
-        """What the next chunk of the stream holds.
+        """Split the next chunk of the stream into plain output and hidden data.
 
         Returns:
             The plain output and the hidden data, each in the order in which it was written.
@@ -107,15 +108,15 @@ class Decoder:
         )
 
     def pieces(self, chunk: bytes) -> list[tuple[bool, bytes]]:
-        """The same as :meth:`feed`, for who needs the order between plain output and hidden data
-        too.
+        """Split the next chunk like :meth:`feed`, and keep the order between plain output and
+        hidden data.
 
         Returns:
             ``(hidden, bytes)`` in the order of the stream; a hidden piece is one write.
         """
         if self._held:
             if self._held != [_ESCAPE]:
-                # Only the new bytes are looked at, so that a sequence of many chunks costs no more
+                # Only the new bytes are examined, so that a sequence of many chunks costs no more
                 # than its length.
                 digits = _DIGITS.match(chunk)
                 if digits is None or digits.end() == len(chunk):
@@ -129,20 +130,21 @@ class Decoder:
             given_up = self._hold_back(chunk[last_escape:])
             chunk = chunk[:last_escape]
         pieces: list[tuple[bool, bytes]] = []
-        # The pattern has one group, so that split() gives plain and digits in turn.
+        # The pattern has one group, so split() alternates between plain output and digits.
         for index, part in enumerate(_SEQUENCE.split(chunk)):
             if index % 2 == 0:
                 if part:
                     pieces.append((False, part))
             elif len(part) % 2:
-                # half a byte: a sequence of somebody else
+                # an odd number of digits: a sequence of another program
                 pieces.append((False, b"\x1b[" + part + b"z"))
             else:
                 pieces.append((True, unhexlify(part.translate(_FROM_WIRE))))
         return pieces + given_up
 
     def flush(self) -> bytes:
-        """What is held back, as plain output: the stream has ended and the sequence with it."""
+        """Return the bytes that are held back, as plain output; to be called when the stream has
+        ended, so that the sequence can no longer continue."""
         sequence = b"".join(self._held)
         self._held.clear()
         self._held_bytes = 0

@@ -1,12 +1,15 @@
-"""Loaded by each python that starts while ``$VOIRKIT_FOLLOW`` is set, before anything else, by
-voirkit's ``follow.pth``.
+"""Start-up code, run by ``follow.pth`` in each python process if ``$VOIRKIT_FOLLOW`` is set.
 
-It is a folder that ``voirkit --follow`` made: the process executes ``python -m voirkit`` in its own
-place, with the same id, folder, files and interpreter options. Or it is what a program that runs
-under voirkit hands to the pythons that it starts (``subprocesses``): this one takes part in that
-run, as soon as it imports torch. The variable is gone for the program itself, and for what it
-starts. Must never keep a python from starting, and imports nothing that python has not loaded by
-then.
+It runs before anything else in the process. The variable has one of two values:
+
+- A folder that ``voirkit --follow`` made. The process replaces itself by ``python -m voirkit``,
+  with the same process id, working directory, open files and interpreter options.
+- Data that a program under voirkit hands to the python processes that it starts (see
+  ``subprocesses``). The process takes part in that run as soon as it imports torch.
+
+The variable is removed before the program itself runs, so that the program's own child processes
+do not get it. This module must never keep python from starting, and imports nothing that python has
+not loaded by then.
 """
 
 from __future__ import annotations
@@ -24,18 +27,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FOLDER = "VOIRKIT_FOLLOW"
-# files: voirkit's options for each run; the directory of the first run, if it was given
+# files in the folder: voirkit's options for each run; the directory of the first run, if given
 OPTIONS, RUN_DIR = "options", "run-dir"
-NOTE = "python-"  # what the names of notes begin with
-END = "\0"  # of each word in a file: no command line has it
+NOTE = "python-"  # prefix of the files that each describe a python process
+END = "\0"  # terminates each word in a file; no command line can contain it
 
 
 def follow(folder: str) -> None:
-    """Note this python, and run it under voirkit if that is to be."""
+    """Record this python process in the folder. Run it under voirkit if it may train (``how``)."""
     python = read(sys.orig_argv)
     becomes = how(python, sys.stdlib_module_names)
     if becomes == "run" and python.kind == "script" and not os.path.exists(python.name):
-        becomes = "plain"  # python tells that best
+        becomes = "plain"  # python's own message about the missing file is best
     try:
         options = words_in(os.path.join(folder, OPTIONS)) if becomes == "run" else []
         run_dir_words = words_in(os.path.join(folder, RUN_DIR)) if becomes == "run" else []
@@ -71,7 +74,7 @@ def follow(folder: str) -> None:
 
 
 def words_in(path: str) -> list[str]:
-    """The words in a file; none if it is not there."""
+    """Return the words in a file, or an empty list if the file does not exist."""
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="") as file:
             return file.read().split(END)[:-1]
@@ -80,7 +83,7 @@ def words_in(path: str) -> list[str]:
 
 
 def write_words(path: str, words: Sequence[str]) -> None:
-    """Make a file of words."""
+    """Create a file that holds the given words."""
     file = os.open(path, os.O_WRONLY | os.O_EXCL | os.O_CREAT, 0o600)
     try:
         os.write(file, "".join(f"{word}{END}" for word in words).encode(errors="surrogateescape"))
@@ -89,8 +92,8 @@ def write_words(path: str, words: Sequence[str]) -> None:
 
 
 def _place(folder: str, run_dir: str) -> str:
-    """The directory of this run: the one that was requested, or, for a second run and later ones,
-    with a number; ranks share theirs."""
+    """Return the directory of this run: the requested one, with a number appended from the second
+    run on. Ranks with the same parent process share one directory."""
     suffix = f"of-{os.getppid()}" if "RANK" in os.environ else str(os.getpid())
     number = 1
     while True:
@@ -106,7 +109,7 @@ def _place(folder: str, run_dir: str) -> str:
 
 def _note(folder: str, words: Sequence[str]) -> None:
     number = 0
-    while True:  # a process may become one python after the other
+    while True:  # a process may replace itself by another python several times
         try:
             return write_words(os.path.join(folder, f"{NOTE}{os.getpid()}-{number}"), words)
         except FileExistsError:
@@ -114,8 +117,14 @@ def _note(folder: str, words: Sequence[str]) -> None:
 
 
 class TakingPart:
-    """First in ``sys.meta_path`` until the program imports what this waits for: a program that
-    never does pays for this alone. ``offers``: what another process has handed over."""
+    """Import finder that joins a run when the program first imports a module such as torch.
+
+    It is first in ``sys.meta_path`` until then. A program that never imports such a module has no
+    other overhead.
+
+    Args:
+        offers: Data that the process which started this one has handed over.
+    """
 
     def __init__(self, offers: str) -> None:
         self._offers = offers
@@ -123,7 +132,7 @@ class TakingPart:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module is found by others."""
+        """Join the run if the module is an awaited one, and let the other finders find it."""
         if name not in _AWAITED or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
@@ -131,8 +140,8 @@ class TakingPart:
             from base64 import urlsafe_b64decode
             from pickle import loads
 
-            loads(urlsafe_b64decode(self._offers))  # this takes them: see inherit
-        except Exception as exc:  # the program must start all the same
+            loads(urlsafe_b64decode(self._offers))  # unpickling joins the run: see inherit
+        except Exception as exc:  # the program must start in any case
             if sys.stderr is not None:
                 print(
                     "voirkit: sees nothing in a process that the program has started"
@@ -149,12 +158,12 @@ class TakingPart:
 _AWAITED = ("torch", "dftracer", "voir")
 _value = os.environ.get(FOLDER, "")
 if os.path.isdir(_value):
-    if is_own(_value):  # it says with which options voirkit is run
+    if is_own(_value):  # the folder decides with which options voirkit is run
         follow(_value)
     else:
         del os.environ[FOLDER]
 elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
     del os.environ[FOLDER]
-    # what a shell command starts, such as voirkit itself
+    # a "plain" python, such as an installer or voirkit itself, does not take part
     if how(_python, sys.stdlib_module_names) != "plain":
         sys.meta_path.insert(0, TakingPart(_value))

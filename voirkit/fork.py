@@ -1,8 +1,8 @@
-"""The hooks of voirkit where the process forks, in one declared order, whatever is imported first;
-the file that a descriptor stands for, and the job that a process is part of.
+"""voirkit's hooks for forks, called in one fixed order, and the identities of files and jobs.
 
-The descriptors since the program may close one of voirkit's, as daemons do after a fork, and its
-number may come to stand for a file of its own.
+The order of the hooks does not depend on which module is imported first. File identities are needed
+since the program may close one of voirkit's file descriptors, as daemons do after a fork. The
+number of that descriptor may then refer to a file of the program.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     Hook: TypeAlias = Callable[[], object] | None
 
-# In the child and in the parent afterwards; before the fork it is the reverse. Events of streams
-# may be recorded, probes give into streams.
+# The order of the hooks after a fork, in child and parent; before the fork it is reversed. Streams
+# come after the trace, in which their events may be recorded. Probes come after streams, which they
+# feed.
 ORDER = ("trace", "streams", "probes", "instruments")
 
 _hooks: dict[str, list[tuple[Hook, Hook, Hook]]] = {part: [] for part in ORDER}
@@ -28,9 +29,11 @@ _hooks: dict[str, list[tuple[Hook, Hook, Hook]]] = {part: [] for part in ORDER}
 def at_fork(
     part: str, *, before: Hook = None, in_parent: Hook = None, in_child: Hook = None
 ) -> None:
-    """Call functions of a part (one of ``ORDER``) at each fork from now on: in the parent before
-    and after it, and in the child. A method is called as long as its object lives, and keeps it not
-    alive."""
+    """Register functions of a part (one of ``ORDER``) to be called at each fork from now on.
+
+    ``before`` and ``in_parent`` are called in the parent before and after the fork, ``in_child`` in
+    the child. A bound method is held weakly: it is called as long as its object lives.
+    """
     _hooks[part].append((_weakly(before), _weakly(in_parent), _weakly(in_child)))
 
 
@@ -48,14 +51,14 @@ def _weakly(hook: Hook) -> Hook:
 
 
 def _call(hooks: Iterable[Hook]) -> None:
-    """Call all, and raise the exception of the first of those that failed: python reports it, and
-    goes on."""
+    """Call all hooks, then raise the exception of the first that failed: python reports it and
+    continues."""
     failures = []
     for hook in hooks:
         if hook is not None:
             try:
                 hook()
-            except BaseException as exc:  # of any hook, even Ctrl-C: the others must still run
+            except BaseException as exc:  # anything, even Ctrl-C: the other hooks must still run
                 failures.append(exc)
     if failures:
         raise failures[0]
@@ -84,7 +87,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 
 def file_identity(fd: int) -> tuple[int, int] | None:
-    """(device, inode) of the file that a descriptor stands for, or None if it is closed."""
+    """Return (device, inode) of the file that a descriptor refers to, or None if it is closed."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -93,8 +96,10 @@ def file_identity(fd: int) -> tuple[int, int] | None:
 
 
 def job() -> str:
-    """A word that all ranks of one job share and that other jobs do not, as far as the environment
-    tells."""
+    """Return a string that all ranks of one job share and other jobs do not have.
+
+    It is made from environment variables, and is the same for two jobs if all of these are.
+    """
     words = (
         "TORCHELASTIC_RUN_ID",
         "MASTER_ADDR",

@@ -1,8 +1,7 @@
-"""Stands between the reading and the running of modules, without importing them: to tell that they
-are there, or to change their code.
+"""Import hooks: call back when a module has been imported, or change its code before it runs.
 
-wrapt does the former too, but takes 85 ms of CPU to import (2.0 on python 3.11), more than all else
-that a plain run loads.
+The hooks import nothing themselves. wrapt has callbacks for imports too, but takes 85 ms of CPU
+time to import (2.0 on python 3.11): more than everything else that a plain run loads.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 
 
 class PatchPoint:
-    """A function of a library that voirkit replaces or is called by.
+    """A function of a library that voirkit replaces, or that calls voirkit.
 
-    A module's ``PATCH_POINTS`` are those that it changes by itself; others are in a table of
-    ``voirkit.intercept.Patches``.
+    ``PATCH_POINTS`` of a module lists the functions that this module changes itself; all others are
+    in a table of ``voirkit.intercept.Patches``.
 
     Attributes:
-        module: The module that has it, by its full name.
-        path: Its name there, such as ``Class.method``; of several, with ``|`` between them, a
-            version has one.
-        checked: The versions of the library in which it was checked that it is there and has the
-            parameters: ``torch 2.1 to 2.15``.
-        parameters: The names of those that the patch needs.
+        module: Full name of the library's module that has the function.
+        path: Name of the function in that module, such as ``Class.method``. Several names are
+            separated by ``|``: each version of the library has one of them.
+        checked: Versions of the library for which a check found the function and its parameters:
+            ``torch 2.1 to 2.15``.
+        parameters: Names of the parameters that the patch needs.
     """
 
     __slots__ = ("checked", "module", "parameters", "path")
@@ -47,31 +46,36 @@ class PatchPoint:
 
 
 class Watcher:
-    """Is asked about a module; a subclass has the methods that it cares for. Must not raise."""
+    """Base class of objects that watch the execution of a module.
+
+    A subclass overrides the methods that it needs. They must not raise.
+    """
 
     def code(self, loader: Any, name: str) -> CodeType | None:
-        """Code to run instead of what the loader would, or None."""
+        """Return code to run in place of the loader's, or None to run the loader's."""
         return None
 
     def ran(self, module: ModuleType) -> None:
-        """The module has been executed: imported, or reloaded."""
+        """Handle a module that has just been executed: imported, or reloaded."""
 
 
-# as python's own loaders do
+# the function with which python's own loaders execute code
 _run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]
 _watchers: dict[str, list[Watcher]] = {}
-_below: dict[str, list[Watcher]] = {}  # of all modules of a package, by its first name
+_below: dict[str, list[Watcher]] = {}  # watchers of whole packages, by the top-level name
 
 
 def watch(name: str, watcher: Watcher) -> None:
-    """Ask a watcher whenever a module is executed from now on, in the thread that imports it,
-    before the import statement returns."""
+    """Call a watcher whenever a module is executed from now on.
+
+    The call is made in the thread that imports the module, before the import statement returns.
+    """
     _watchers.setdefault(name, []).append(watcher)
     _install()
 
 
 def unwatch(name: str, watcher: Watcher) -> None:
-    """Ask it no more."""
+    """Stop calling a watcher about a module."""
     remaining = [other for other in _watchers.get(name, ()) if other is not watcher]
     if remaining:
         _watchers[name] = remaining
@@ -81,13 +85,13 @@ def unwatch(name: str, watcher: Watcher) -> None:
 
 
 def watch_below(package: str, watcher: Watcher) -> None:
-    """Ask a watcher whenever a package or a module below it is executed from now on."""
+    """Call a watcher whenever a package, or a module inside it, is executed from now on."""
     _below.setdefault(package, []).append(watcher)
     _install()
 
 
 def unwatch_below(package: str, watcher: Watcher) -> None:
-    """Ask it no more."""
+    """Stop calling a watcher about a package and the modules inside it."""
     _below[package] = [other for other in _below.get(package, ()) if other is not watcher]
     if not _below[package]:
         del _below[package]
@@ -105,7 +109,7 @@ def _remove_unused() -> None:
 
 
 def _watchers_of(name: str) -> list[Watcher]:
-    """The watchers of a module and of its package."""
+    """Return the watchers of a module and of its top-level package."""
     watchers = list(_watchers.get(name, ()))
     if _below:
         watchers += _below.get(name.partition(".")[0], ())
@@ -113,8 +117,10 @@ def _watchers_of(name: str) -> list[Watcher]:
 
 
 def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
-    """Call back once with a module when it has been imported; at once if it is already. The
-    callback must not raise."""
+    """Call the callback once with a module: after its import, or now if it is already imported.
+
+    The callback must not raise.
+    """
     module = sys.modules.get(name)
     spec = getattr(module, "__spec__", None)
     if module is None or getattr(spec, "_initializing", False):
@@ -124,7 +130,7 @@ def when_imported(name: str, callback: Callable[[ModuleType], None]) -> None:
 
 
 class _ImportCallback(Watcher):
-    """Calls back once."""
+    """Watcher that calls its callback once, after the import."""
 
     def __init__(self, callback: Callable[[ModuleType], None]) -> None:
         self._callback = callback
@@ -135,7 +141,7 @@ class _ImportCallback(Watcher):
 
 
 class _Loader:
-    """A module's own loader, and the watchers beside it."""
+    """Wrapper of a module's own loader that also calls the module's watchers."""
 
     def __init__(self, loader: Any, spec: ModuleSpec) -> None:
         self._loader = loader
@@ -148,7 +154,10 @@ class _Loader:
         return self._loader.create_module(spec)  # type: ignore[no-any-return]  # as a loader's
 
     def get_code(self, name: str) -> CodeType | None:
-        """A module's code; for runpy, which runs it itself, the code that a watcher gives."""
+        """Return a module's code.
+
+        runpy executes the code itself: it gets the code of a watcher, if there is any.
+        """
         code: CodeType | None = None
         if sys._getframe(1).f_globals.get("__name__") == "runpy":
             self._spec.loader = self._loader
@@ -163,8 +172,7 @@ class _Loader:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The module must look as if nothing had stood between: its loader is its own again before
-        # its code runs.
+        # The module must not notice this wrapper: restore its own loader before its code runs.
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
@@ -178,19 +186,21 @@ class _Loader:
 
 
 def as_importlib(code: CodeType) -> CodeType:
-    """Code that stands in tracebacks as python's own loader does: python leaves that out of most,
-    and shows it in the others."""
+    """Return a copy of the code that looks like python's own loader in tracebacks.
+
+    Python leaves frames of its loader out of most tracebacks.
+    """
     loader_basics: Any = _bootstrap_external._LoaderBasics  # type: ignore[attr-defined]
     python_own = loader_basics.exec_module.__code__
     line = max(line for _, _, line in python_own.co_lines() if line is not None)
     size = len(code.co_code)
     if sys.version_info >= (3, 11):
-        # for each 8 instructions "no columns" (13), and as many lines further: none
+        # an entry for each 8 instructions: kind "no columns" (13), the line number advances by 0
         n_instructions = size // 2
         lengths = [min(8, n_instructions - start) for start in range(0, n_instructions, 8)]
         entries = [(0x80 | 13 << 3 | length - 1, 0) for length in lengths]
     else:
-        # for each 254 bytes as many lines further
+        # an entry for each 254 bytes: the line number advances by 0
         entries = [(min(254, size - start), 0) for start in range(0, size, 254)]
     table = b"".join(map(bytes, entries))
     return code.replace(co_filename=python_own.co_filename, co_firstlineno=line, co_linetable=table)
@@ -200,8 +210,10 @@ _Loader.exec_module.__code__ = as_importlib(_Loader.exec_module.__code__)
 
 
 def _is_loading(name: str, frame: FrameType | None) -> bool:
-    """True if python looks for a module in order to import, reload or run it; code that only looks
-    for it is to find its own loader."""
+    """True if python looks up a module in order to import, reload or run it.
+
+    Code that only looks up the module must get the module's own loader.
+    """
     while frame is not None and frame.f_code.co_name != "_call_with_frames_removed":
         code = frame.f_code
         is_import = code.co_name in ("_find_and_load_unlocked", "reload")
@@ -215,8 +227,10 @@ def _is_loading(name: str, frame: FrameType | None) -> bool:
 
 
 class _Finder:
-    """First in ``sys.meta_path``; finds nothing itself, but puts the watchers beside the loaders
-    that the others find."""
+    """First finder in ``sys.meta_path``, which wraps the loaders of watched modules.
+
+    It finds no modules itself, but asks the other finders.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -240,11 +254,10 @@ _finder: Any = _Finder()
 
 
 class quiet:
-    """Leave out the compiler's warnings about a file that is compiled again; in a ``with``
-    statement.
+    """Context manager that suppresses the compiler's warnings about a file compiled again.
 
-    ``warnings.catch_warnings`` makes python forget which warnings it has given, so that the
-    program's own come once more.
+    ``warnings.catch_warnings`` would make python forget which warnings it has already shown, so
+    that the program's own warnings would be shown a second time.
     """
 
     def __init__(self, filename: str) -> None:
@@ -256,7 +269,7 @@ class quiet:
 
     def __enter__(self) -> None:
         filters: Any = warnings.filters
-        self._filters = filters  # another thread may put another list there meanwhile
+        self._filters = filters  # another thread may replace warnings.filters meanwhile
         self._filters.insert(0, self._filter)
 
     def __exit__(self, *raised: object) -> None:

@@ -1,10 +1,9 @@
-"""What an instrument is: its options, what it records, its part of the summary and of every report,
-its exports.
+"""Instruments: their options, recording, parts of the summary and reports, and exports.
 
-A package offers an ``Instrument`` under the entry point group ``voirkit.instruments``; nothing else
-has to know of it. A generator ``instrument_*(ov)`` of a voirfile is an instrument that records, and
-no more; the helpers below put one behind a flag, or give it options or settings. Every run loads
-this module.
+A package offers an ``Instrument`` as an entry point of the group ``voirkit.instruments``; nothing
+else has to know about it. A generator ``instrument_*(ov)`` of a voirfile is an instrument that only
+records. The functions below put such a generator behind a flag, or give it options or settings.
+Every run imports this module.
 """
 
 from __future__ import annotations
@@ -27,22 +26,23 @@ if TYPE_CHECKING:
 
 
 class Option:
-    """An option of an instrument.
+    """An option of an instrument on the command line.
 
     Args:
-        flag: Such as ``--loader``.
-        help: What ``voirkit --help`` says of it; an option without is not listed.
-        type: Reads the word behind it, and raises ValueError with what would be right. An option
-            without a type or ``metavar`` has no word.
-        metavar: What stands for the word in ``--help``.
-        default: The value of an option that is not given; it does not switch the instrument on.
-        const: The value of an option that is given without a word; None where it needs one.
-        repeatable: Whether it may be given several times: its value is a list.
-        is_script: Tells, of an option with an optional word, whether a word (and those behind it)
-            is SCRIPT already.
-        answers: Words behind it that are answered without a run, as ``--help`` is.
-        prints: ``(parser, options)``, for an option that is answered without a run; those behind it
-            are read before.
+        flag: The option with its dashes, such as ``--loader``.
+        help: Its text in ``voirkit --help``; an option without a text is not listed.
+        type: Function that converts the word after the option to its value. It raises ValueError,
+            whose text says what would be right. Without ``type`` and ``metavar`` the option takes
+            no word.
+        metavar: Name of the word in ``--help``.
+        default: Value if the option is not given; it does not switch the instrument on.
+        const: Value if the option is given without a word; None if a word is required.
+        repeatable: True if the option may be given several times; its value is then a list.
+        is_script: For an option whose word is optional: called with the next word and the words
+            after it, returns True if the next word is already SCRIPT.
+        answers: Values of the option that voirkit answers without a run, like ``--help``.
+        prints: Name of a function ``(parser, options)`` that prints the answer to the option;
+            nothing is run then. The options after it are read before.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Option:
     ) -> None:
         self.flag, self.default = flag, default
         settings: dict[str, Any] = {"dest": flag, "help": "==SUPPRESS==" if help is None else help}
-        # A default that looks like a given value is not argparse's: what was given is to be known.
+        # A default that looks like a given value is not passed to argparse, so that a given option
+        # can be told from its default.
         settings["default"] = None if _is_given(default) else default
         if prints:
             settings["action"] = prints
@@ -84,11 +85,11 @@ class Option:
 
     @property
     def name(self) -> str:
-        """``loader_ops`` for ``--loader-ops``."""
+        """Name of the option in python: ``loader_ops`` for ``--loader-ops``."""
         return self.flag.lstrip("-").replace("-", "_")
 
     def add(self, parser: Any, group: str = "instruments") -> None:
-        """Add it to the command line, in that group of ``--help``."""
+        """Add the option to the command line, in a group of ``--help``."""
         settings = dict(self._settings)
         if ":" in str(settings.get("action")):
             settings["action"] = _printing(settings["action"])
@@ -100,16 +101,17 @@ class Option:
 
 
 def _is_given(value: Any) -> bool:
-    """Whether a value of an option says that it was given; 0 does."""
+    """True if the value of an option shows that the option was given; 0 does."""
     return not (value is None or value is False or value == [])
 
 
 def _printing(reference: str) -> type:
-    """The action of an option that prints something, after which nothing is run."""
+    """Return the argparse action of an option that calls the named function to print something,
+    after which nothing is run."""
     from argparse import _VersionAction  # as with --version, no SCRIPT is needed
 
     class Printing(_VersionAction):
-        reads_on = True  # what follows it may be part of the question
+        reads_on = True  # the options after it may affect what is printed
 
         def __call__(self, parser: Any, namespace: Any, *_: object) -> None:
             resolve(reference)(parser, namespace)
@@ -117,8 +119,8 @@ def _printing(reference: str) -> type:
     return Printing
 
 
-# what the values of options have to be: each function here reads one, or returns what reads one;
-# ValueError says what would be right
+# types of option values: each function here reads a value, or returns a reader, a function that
+# reads a value; the text of its ValueError says what would be right
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATIONS = "a number with ms, s, m or h (250ms, 30s, 5m, 1.5h), or seconds without a unit"
@@ -127,8 +129,8 @@ _DURATIONS = "a number with ms, s, m or h (250ms, 30s, 5m, 1.5h), or seconds wit
 def whole_number(
     what: str, advice: str = "", least: int = 0, most: int | None = None
 ) -> Callable[[str], int]:
-    """A whole number, from ``least`` to ``most``: ``whole_number("no number of steps", " of at
-    least 1", 1)``."""
+    """Return a reader of whole numbers from ``least`` to ``most``:
+    ``whole_number("no number of steps", " of at least 1", 1)``."""
 
     def read(text: str) -> int:
         is_number = text.isascii() and text.isdigit()
@@ -140,7 +142,7 @@ def whole_number(
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """One of some words."""
+    """Return a reader that accepts only these words."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -151,13 +153,12 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def read_by(reference: str) -> Callable[[str], Any]:
-    """What a function reads that is imported when the flag is given:
-    ``"package.module:function"``."""
+    """Return a reader that is imported when the flag is given: ``"package.module:function"``."""
     return lambda text: resolve(reference)(text)
 
 
 def duration(text: str) -> float:
-    """The seconds that a duration stands for: ``30s``, ``5m``, ``1.5h``, ``250ms``, or plain
+    """Return the seconds that a duration stands for: ``30s``, ``5m``, ``1.5h``, ``250ms``, or plain
     seconds."""
     number = text.strip()
     factor = 1.0
@@ -176,61 +177,61 @@ def duration(text: str) -> float:
 
 
 class Instrument:
-    """An instrument: what it records while the program runs, and what it makes of that in the
-    summary, in reports and in exports.
+    """An instrument: what it records while the program runs, and what the summary, reports and
+    exports make of these records.
 
-    What is named ``"package.module:name"`` is imported when it is needed, so that a run that does
-    not ask for it does not pay for it.
+    Functions are named as ``"package.module:name"`` and imported only when they are needed, so that
+    a run without them does not pay for them.
 
     Args:
-        name: What users call it.
-        options: On the command line. Without any it always records.
+        name: Its name for users.
+        options: Its options on the command line. Without options it always records.
         record: ``(ov, options) -> generator``, an instrument like a voirfile's; ``options`` maps
-            names of options (``loader_ops``) to values. It runs if an option is given (a default is
-            not), or if there are none.
-        always: Whether it runs whatever options are given, which then switch parts of it off.
-        in_children: Whether it also records processes that the program starts itself and that
-            train. Of one that does not, each report of a run with such processes says so.
-        parts: Its keys of ``summary.json``, with the type of their value; null where nothing was
-            recorded.
+            names of options (``loader_ops``) to values. It runs if an option is given (a default
+            does not count), or if there are no options.
+        always: True if it runs whatever options are given; its options then switch parts of it off.
+        in_children: True if it also records training processes that the program itself starts.
+            Otherwise each report of a run with such processes says that they are not recorded.
+        parts: Its keys of ``summary.json``, each with the type of its value. The value is null if
+            nothing was recorded.
         schema: The package whose file ``summary.schema.json`` describes its keys: a JSON Schema
             with ``properties``, which may use ``#/$defs/`` of voirkit's own
             (``voirkit/runs/summary.schema.json``).
-        summarise: ``(runs, ranks, summary) -> Mapping | None``: values of its keys, computed from
-            the run directories of all ranks. None keeps what the run itself wrote.
-        summarised_from: Kinds of records, and folders of the run directory with a slash behind
-            (``"flame/"``). ``summarise`` is loaded and called only for a run that has one of them;
-            without any it is for each run.
-        sections: ``(part, summary) -> Iterable[Section]``: what every report shows of it
-            (``voirkit.report.sections``), where its part is not null; ``part`` is the first of its
-            keys.
-        difference: ``(first, second, names) -> (document, lines)``: where two opened runs begin to
-            do different things, for ``voirkit compare`` with an option of the instrument's name;
-            the document has ``equal``.
-        findings: ``(summary) -> Iterable[Finding]``: what its rules find to be wrong
-            (``voirkit.findings``), from its parts of the summary and the rest of it.
-        of_rank: ``(runs, rank) -> value``: the first of its keys from the records of one rank
-            alone, for what a verdict says of that rank.
-        evidence: What a verdict can say of its part: kinds (``line``, ``operator`` ...) to
-            functions, see ``voirkit.analysis.verdict.evidence``.
-        live_part: ``(ranks, phases, clocks) -> value | None``: the first of its keys while a run of
-            several ranks goes on, for the verdict of ``voirkit watch``: from the last steps and
-            collectives of its ranks (``voirkit.analysis.document.Rank``), the phases these are from
-            (``voirkit.analysis.phases.Records``), and by host what makes its clock the wall clock.
-        live: ``(run directory) -> lines``: what ``voirkit watch`` warns of while the run goes on,
-            where one of ``folders`` is there.
-        leads: Whether it answers what was asked (a finding, an experiment), and so comes before the
-            steps in reports.
-        folders: What it writes in a run directory.
-        exports: Formats of ``voirkit export`` that its records make: name to (module, what it is
-            for).
-        commands: Subcommands: word to module, which has a ``main(words) -> exit code``.
-        event_names: What timelines call its records whose own names say little, by
-            ``category.name``.
-        group: Of its options in ``--help``: one of ``voirkit.options.GROUPS``, or a title of its
-            own.
-        priority: Of its recording among those that start when the options are known; higher is
-            earlier, the steps instrument has 0.
+        summarise: ``(runs, ranks, summary) -> Mapping | None``: computes the values of its keys
+            from the run directories of all ranks. None keeps the values that the run itself wrote.
+        summarised_from: Kinds of records, and folders of the run directory with a slash at the end
+            (``"flame/"``). ``summarise`` is imported and called only for a run that has one of
+            them; if empty, it is called for each run.
+        sections: ``(part, summary) -> Iterable[Section]``: its sections of every report
+            (``voirkit.report.sections``), if its part is not null; ``part`` is the value of the
+            first of its keys.
+        difference: ``(first, second, names) -> (document, lines)``: the first difference in what
+            two opened runs do, for ``voirkit compare`` with an option of the instrument's name; the
+            document has ``equal``.
+        findings: ``(summary) -> Iterable[Finding]``: the findings of its rules
+            (``voirkit.findings``), from the whole summary.
+        of_rank: ``(runs, rank) -> value``: the value of the first of its keys, from the records of
+            one rank alone, for the verdict about that rank.
+        evidence: Functions that return its evidence for verdicts, by kind of evidence (``line``,
+            ``operator`` ...), see ``voirkit.analysis.verdict.evidence``.
+        live_part: ``(ranks, phases, clocks) -> value | None``: the value of the first of its keys
+            while a run of several ranks is in progress, for the verdict of ``voirkit watch``.
+            ``ranks`` have the last steps and collectives (``voirkit.analysis.document.Rank``);
+            ``phases`` are the records of these steps (``voirkit.analysis.phases.Records``);
+            ``clocks`` has for each host the nanoseconds to add to its clock for the wall clock.
+        live: ``(run directory) -> lines``: warnings that ``voirkit watch`` shows while a run is in
+            progress, if one of ``folders`` exists.
+        leads: True if it answers the user's question (a finding, an experiment); its sections then
+            come before the steps in reports.
+        folders: The folders that it writes in a run directory.
+        exports: Formats of ``voirkit export`` for its records: name to (module, purpose).
+        commands: Its subcommands: word to module, which has a ``main(words) -> exit code``.
+        event_names: Labels in timelines, by ``category.name``, for those of its records whose own
+            names say little.
+        group: Group of its options in ``--help``: one of ``voirkit.options.GROUPS``, or a title of
+            its own.
+        priority: Priority of its recording among the instruments that start when the options are
+            known. A higher priority starts earlier; the steps instrument has 0.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class Instrument:
         self.event_names = dict(event_names or {})
 
     def __call__(self, ov: Any) -> Phases:
-        """Take part in a run: add the options, and record if it is requested."""
+        """Take part in a run: add the options, and start recording if the options request it."""
         yield ov.phases.init
         for key in self.parts:
             ov.summary.setdefault(key, None)
@@ -307,12 +308,12 @@ class Instrument:
 
 
 def lazy_names(package: str, **homes: str) -> Callable[[str], Any]:
-    """The ``__getattr__`` of an instrument's package: names that voirfiles import from it, each
-    from a module that is imported then.
+    """Return the ``__getattr__`` of an instrument's package, from which voirfiles import names. A
+    module of the package is imported only when one of its names is.
 
     Args:
-        package: Its ``__name__``.
-        homes: Module of each name.
+        package: ``__name__`` of the package.
+        homes: The module of each name, without the package.
     """
 
     def getattr_of_package(name: str) -> Any:
@@ -324,7 +325,7 @@ def lazy_names(package: str, **homes: str) -> Callable[[str], Any]:
 
 
 def resolve(reference: str) -> Any:
-    """What ``"package.module:name"`` names."""
+    """Return the object that ``"package.module:name"`` names."""
     module, _, path = reference.partition(":")
     value: Any = __import__(module, fromlist=["_"])
     for part in filter(None, path.split(".")):
@@ -351,16 +352,16 @@ def gated(flag: str, instrument: Any = None, help: str | None = None) -> Any:
     it live.")`` decorates one.
 
     Args:
-        flag: The flag, with its dashes. Its value stands in the options under the same name, dashes
-            and all: ``getattr(ov.options, "--dash")``.
-        instrument: The instrument, a generator or a plain function; or the help, if this decorates.
-            With a help after it a string is ``"package.module:function"``, which is imported when
-            the flag is on, so that a run without it does not pay for it.
-        help: What ``voirkit --help`` says of the flag.
+        flag: The flag, with its dashes. Its value is in the options under the same name, including
+            the dashes: ``getattr(ov.options, "--dash")``.
+        instrument: The instrument, a generator function or a plain function. It may also be named
+            as ``"package.module:function"`` if ``help`` is given; then it is imported only if the
+            flag is on. A string without ``help`` is the help text of a decorator.
+        help: Text of ``voirkit --help`` about the flag.
 
     Returns:
-        An instrument, with the one behind the flag (or what names it) as its attribute
-        ``instrument``.
+        An instrument. Its attribute ``instrument`` is the one behind the flag, or the name of that
+        one.
 
     Raises:
         InstrumentError: The flag has no dashes, or the instrument cannot be called.
@@ -433,19 +434,19 @@ def parametrized(
 
     Args:
         option: The option, with its dashes.
-        instrument: The instrument, a generator or a plain function.
-        type: What turns the word on the command line into a value; ``str`` if left out.
-        help: What ``voirkit --help`` says of the option.
-        default: The value without the option.
+        instrument: The instrument, a generator function or a plain function.
+        type: Function that converts the word on the command line to a value; ``str`` if left out.
+        help: Text of ``voirkit --help`` about the option.
+        default: Value if the option is not given.
 
     Returns:
-        An instrument, with the one that was given as its attribute ``instrument``.
+        An instrument. Its attribute ``instrument`` is the one that was passed.
 
     Raises:
         InstrumentError: The option has no dashes, or the instrument cannot be called.
     """
     place = _check_option(option, "parametrized")
-    if isinstance(type, str):  # by place: (option, type, help, default)
+    if isinstance(type, str):  # called with positional (option, type, help, default)
         instrument, type, help, default = None, instrument, type, default if help is None else help
     elif isinstance(instrument, _class):
         instrument, type = None, instrument
@@ -463,11 +464,11 @@ def parametrized(
 
 
 def configurable(fn: Recording) -> Recording:
-    """Give an instrument options for the fields of a dataclass.
+    """Give an instrument an option for each field of a dataclass.
 
-    The dataclass is the annotation of the instrument's second parameter, and that parameter's name
-    is where the options stand: ``def instrument_x(ov, training: Training)`` finds them in
-    ``training``, others in ``ov.options.training``.
+    The dataclass is the annotation of the instrument's second parameter. For ``def instrument_x(ov,
+    training: Training)`` the options are passed as ``training``; other instruments find them in
+    ``ov.options.training``.
 
     Raises:
         InstrumentError: There is no second parameter, or its annotation is not a dataclass.
@@ -497,10 +498,11 @@ def configurable(fn: Recording) -> Recording:
 
 
 def instrument_definition(fn: Recording) -> Callable[..., Recording]:
-    """Make a function that makes instruments: its arguments are the function's, after the overseer.
+    """Turn an instrument with further parameters into a function that takes their values and
+    returns an instrument.
 
     With ``@instrument_definition`` on ``def wait(ov, seconds)``, ``ov.require(wait(seconds=5))``
-    runs it with 5.
+    runs ``wait`` with 5 seconds.
     """
     name = getattr(fn, "__name__", "the instrument")
 
@@ -522,18 +524,19 @@ def instrument_definition(fn: Recording) -> Callable[..., Recording]:
 
 
 class _Started(dict[str, str]):
-    """The instruments that a run has started: the flag, and how it was requested."""
+    """The instruments that a run has started. Maps the flag of an instrument to the call that
+    started it, as text."""
 
 
 def once(flag: str) -> Decorator:
-    """Have an instrument run once in a run: whoever starts it again is told which one runs, and
-    nothing else happens.
+    """Return a decorator that lets an instrument start only once in a run. Starting it again only
+    warns, and names the call that runs.
 
-    Two that record the same would record it twice, or each the other, or into one file. It stands
-    below ``instrument_definition``.
+    Two copies of an instrument would record the same events twice, record each other, or write into
+    the same file. Write this decorator below ``instrument_definition``.
 
     Args:
-        flag: What the instrument is known by to the user.
+        flag: The name of the instrument for the user.
     """
 
     def decorate(instrument: Recording) -> Recording:
@@ -555,7 +558,7 @@ def once(flag: str) -> Decorator:
 
 
 def started(ov: Any, flag: str) -> bool:
-    """Whether an instrument has been started in a run, by its flag or a voirfile."""
+    """True if an instrument has been started in a run, by its flag or a voirfile."""
     return flag in ov.shared(_Started)
 
 
@@ -569,15 +572,15 @@ _class = type  # `parametrized` has an argument of that name
 
 
 def _phases_of(result: Any) -> Phases:
-    """The phases that an instrument waits for: none if it is a plain function."""
+    """Yield the phases that an instrument waits for: none if it is a plain function."""
     if isinstance(result, Generator):
         return (yield from result)
     return None
 
 
 def _annotations(fn: Recording) -> Mapping[str, Any]:
-    """What the parameters of a function are annotated with; since python 3.14 a name among it need
-    not be there."""
+    """Return the annotations of a function's parameters. Since python 3.14 they may contain names
+    that are not defined."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format, get_annotations
 
@@ -592,14 +595,14 @@ def _is_reference(text: str) -> bool:
 
 
 def _annotation(fn: Recording, parameter: str, place: str) -> Any:
-    """The dataclass that a parameter is annotated with."""
+    """Return the dataclass with which a parameter is annotated."""
     annotation = _annotations(fn).get(parameter)
     annotation = getattr(annotation, "__forward_arg__", annotation)
-    # with `from __future__ import annotations`, or a name that is not there
+    # text: because of `from __future__ import annotations`, or a name that is not defined
     if isinstance(annotation, str):
         try:
             annotation = eval(annotation, getattr(fn, "__globals__", {}))
-        except Exception as exc:  # any expression may stand there
+        except Exception as exc:  # an annotation may be any expression
             fault = f"the annotation of {parameter}, {annotation}, cannot be resolved: {exc}."
             hint = "Define or import the dataclass at the top of the file."
             raise InstrumentError(fault, where=place, next=hint) from None
@@ -619,7 +622,8 @@ def _annotation(fn: Recording, parameter: str, place: str) -> Any:
 def _instrument(
     phases: Callable[[Any], Phases], behind: Recording | str, helper: str, place: str
 ) -> Recording:
-    """An instrument that goes through phases, under the name of the one behind it."""
+    """Return an instrument that runs the generator ``phases``, with the name of the instrument
+    ``behind`` it."""
 
     def run(ov: Any) -> Phases:
         if not hasattr(ov, "phases"):
@@ -641,7 +645,8 @@ def _instrument(
 
 
 def _check_option(option: Any, helper: str) -> str:
-    """Where the helper was called, if the option can be one."""
+    """Check that an option has a valid name; returns the file and line from which the helper was
+    called. Raises InstrumentError: the name is not valid."""
     place = _caller()
     text = option if isinstance(option, str) else ""
     words = text.strip("-").replace("=", " ").split()
@@ -661,12 +666,12 @@ def _check_callable(instrument: Any, helper: str, place: str) -> None:
 
 
 def name_of(instrument: Any) -> str:
-    """What to call an instrument in words to the user."""
+    """Return the name of an instrument for messages to the user."""
     return getattr(instrument, "__name__", None) or type(instrument).__name__
 
 
 def place_of(instrument: Any) -> str:
-    """``file:line`` where an instrument is defined, or nothing."""
+    """Return ``file:line`` where an instrument is defined; empty if unknown."""
     while hasattr(instrument, "__wrapped__"):
         instrument = instrument.__wrapped__
     code = getattr(instrument, "__code__", None)
@@ -674,7 +679,7 @@ def place_of(instrument: Any) -> str:
 
 
 def _caller() -> str:
-    """The file and line from which this module was called."""
+    """Return ``file:line`` of the code that called a function of this module."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back

@@ -1,9 +1,10 @@
-"""Patches of library functions, installed while an instrument needs them and removed afterwards.
+"""Patches of library functions, in place only while an instrument needs them.
 
-The first of three ways that fits is taken: code around the body of a function written in Python,
-which leaves the function object in place (``voirkit.probes.around``); another object in a class's
-namespace; a method wrapped with wrapt (checked with 1.16 to 2.5). A wrapper must call the original
-exactly once, let its exceptions through, and remove its own frame from their tracebacks.
+There are three ways to patch, and the first one that fits is used. The code of a function written
+in Python is extended around its body, and the function object stays (``voirkit.probes.around``). An
+attribute of a class or module is replaced. A method is wrapped with wrapt (checked with 1.16 to
+2.5). A wrapper must call the original exactly once, let its exceptions through, and remove its own
+frame from their tracebacks.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ _CHANGED_SINCE = "has been changed by somebody else since"
 
 
 class ThreadState(_local):
-    """The state of each thread, for patches that nest and act in the outermost alone; one object
-    for each purpose."""
+    """State of each thread, for patches that nest and act only in the outermost call; each purpose
+    has an object of its own."""
 
     inside = 0
 
     def __deepcopy__(self, memo: object) -> ThreadState:
-        return self  # torch.compile copies the constants of code, of which it is one
+        return self  # torch.compile copies the constants of code objects, and this is one of them
 
 
 class Patches:
-    """The changes of one instrument in libraries; a table that can be shown, and undone.
+    """The patches of one instrument in libraries; they can be listed in a table, and removed.
 
     Args:
-        checked: The versions of each library, by the package's name (``python``: the standard
-            library), in which it was checked that its patches fit.
+        checked: For each library, the versions with which its patches were checked, by the name of
+            the package (``python``: the standard library).
     """
 
     def __init__(self, checked: Mapping[str, str] | None = None) -> None:
@@ -52,35 +53,36 @@ class Patches:
         self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
-        # for each patch, by its full name, the problem with it; empty if there is none
+        # by full name of each patch: the problem with it; empty if there is none
         self.table: dict[str, str] = {}
         self._is_over = False
 
     def when(
         self, module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]
     ) -> None:
-        """``when_there``, for modules that are imported before ``remove``."""
+        """Call ``when_there``, but install nothing in a module that is imported after
+        ``remove``."""
         when_there(module, lambda library: None if self._is_over else install(library), off)
 
     @property
     def names(self) -> list[str]:
-        """``module.Class.method`` of each, as long as it is in place."""
+        """``module.Class.method`` of each patch that is in place."""
         return [_name(owner, name) for owner, name in self._wrapped] + list(self._around)
 
     def around(
         self, name: str, function: object, around: Around, qualname: str | None = None
     ) -> bool:
-        """Do something around the body of a function. Its decorators are looked through, but for
-        those that ``around`` cannot do without.
+        """Run code around the body of a function. If the function is a decorator's wrapper, that is
+        the body of the wrapper.
 
         Args:
-            name: Its name in the table.
+            name: The function's name in the table.
             function: The function.
-            around: The functions that are called around it.
+            around: The functions that are called around its body.
             qualname: As for ``Around.code``.
 
         Returns:
-            True if it is done; if not, the table says why.
+            True if the function was patched; otherwise the table says why not.
         """
         from types import FunctionType
 
@@ -95,7 +97,7 @@ class Patches:
         except NoSource as exc:
             self.table[name] = str(exc)
             return False
-        except Exception as exc:  # source that is not what any version of python or torch has
+        except Exception as exc:  # source unlike that of any version of python or torch
             self.table[name] = f"cannot be compiled again ({type(exc).__name__})"
             return False
         if weave.code_of(function) is not code:
@@ -113,15 +115,14 @@ class Patches:
         replacement: object,
         parameters: Sequence[str] = (),
     ) -> bool:
-        """Put something into the namespace of a class or module itself; an attribute of a class
-        above it comes to light when it is removed.
+        """Set an attribute in the namespace of a class or module itself. If the attribute was
+        inherited from a base class, it is visible again after ``remove``.
 
         Args:
-            parameters: Those that the function which is replaced has to have, if it is written in
-                Python.
+            parameters: Parameters that the replaced function must have, if it is written in Python.
 
         Returns:
-            True if it is there now; if not, the table says why.
+            True if the attribute is set now; otherwise the table says why not.
         """
         before = vars(owner).get(name, _NOTHING)
         full_name = _name(owner, name)
@@ -150,21 +151,21 @@ class Patches:
             parameters: As for ``put``.
 
         Returns:
-            True if it is wrapped now; False if the class defines no such method with these
-            parameters or does not let itself be changed.
+            True if the method is wrapped now; False if the class defines no such method with these
+            parameters, or cannot be changed.
         """
         if (owner, name) in self._wrapped:
             return True
         original = vars(owner).get(name)
         if not callable(original):
             return False
-        from wrapt import FunctionWrapper  # 70 ms of CPU: only who wraps something pays
+        from wrapt import FunctionWrapper  # here, since importing it takes 70 ms of CPU time
 
         return self.put(owner, name, FunctionWrapper(original, wrapper), parameters)
 
     def remove(self) -> None:
-        """Put all back; a patch that somebody else has changed since stays as it is, and the table
-        says so."""
+        """Restore all originals. A patch that other code has changed since then stays as it is, and
+        the table says so."""
         self._is_over = True
         while self._wrapped:
             (owner, name), (before, replacement) = self._wrapped.popitem()
@@ -187,10 +188,13 @@ class Patches:
 
 
 def _code(around: Around, function: FunctionType, qualname: str | None) -> CodeType:
-    """The function's code with ``around`` in it. Where two threads make syntax trees at once,
-    python loses count of how deep it is in one of them (SystemError, cpython#106905): then once
-    more. A tree has so many objects that python would look for garbage among all that torch has
-    made (0.2 s), which it would not do without voirkit: collection is off meanwhile."""
+    """Return the code object of a function with ``around`` in it.
+
+    If two threads make syntax trees at the same time, python can lose count of the depth of one
+    tree (SystemError, cpython#106905); then this function tries again. Garbage collection is off
+    meanwhile. Otherwise the many objects of a tree would start a collection over all objects of
+    torch (0.2 s), which would not happen without voirkit.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -208,26 +212,27 @@ def _code(around: Around, function: FunctionType, qualname: str | None) -> CodeT
 def when_there(
     module: str, install: Callable[[ModuleType], None], off: Callable[[str, str], None]
 ) -> None:
-    """Put patches in place as soon as their module is imported.
+    """Install patches as soon as a module is imported, or at once if it is imported already.
 
     Args:
-        module: Its full name.
+        module: Full name of the module.
         install: Called with the module.
-        off: Called with that name and the reason if it raises: the module is not like any known
-            one.
+        off: Called with the module's name and the reason if ``install`` raises: the module is
+            unlike any known version.
     """
 
     def imported(library: ModuleType) -> None:
         try:
             install(library)
-        except Exception as exc:  # of a module that is not like those that were checked
+        except Exception as exc:  # the module is unlike the versions that were checked
             off(module, f"{type(exc).__name__}: {exc}")
 
     when_imported(module, imported)
 
 
 def _unknown(function: Any, parameters: Sequence[str]) -> list[str]:
-    """Those that a function cannot be passed, as far as its code tells."""
+    """Return those of the ``parameters`` that a function does not have, as far as its code object
+    tells."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
@@ -243,11 +248,11 @@ def _name(owner: Any, name: str) -> str:
 
 
 def without_this_frame(exc: BaseException) -> None:
-    """Take the frame that has just caught an exception out of its traceback; to be followed by a
-    bare ``raise``.
+    """Remove the frame that has just caught an exception from the exception's traceback; to be
+    followed by a bare ``raise``.
 
-    Such a ``raise`` does not put the frame in again on Python 3.11 and later. On 3.10 it does, and
-    the frame is seen.
+    On Python 3.11 and later, that ``raise`` does not add the frame again. On 3.10 it does, and the
+    frame stays visible.
     """
     if exc.__traceback__ is not None:
         exc.__traceback__ = exc.__traceback__.tb_next

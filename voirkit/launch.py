@@ -1,8 +1,7 @@
-"""``voirkit.run("main.py")``: a script run from Python as the command ``voirkit`` runs it, in
-another process, and its results.
+"""``voirkit.run("main.py")``: runs a script like the command ``voirkit``, and returns its results.
 
-For tests, notebooks and programs that compare runs. ``voirkit.multiplexer`` reads what a run logs
-while it goes on.
+The script runs in another process. This is for tests, notebooks and programs that compare runs.
+``voirkit.multiplexer`` reads the log of a run while the script is running.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from voirkit.runs.opened import open_run
 
 
 class RunFailedError(VoirkitError):
-    """A script that was run with ``check=True`` has not ended with exit code 0.
+    """A script run with ``check=True`` ended with an exit code other than 0.
 
     Attributes:
-        run: What was recorded of it.
+        run: The results of the failed run.
     """
 
     def __init__(
@@ -41,13 +40,13 @@ class RunFailedError(VoirkitError):
 
 
 class FinishedRun:
-    """The results of a run. A notebook shows its report.
+    """The results of a run. A notebook displays them as the run's report.
 
     Args:
         path: The run directory.
-        exit_code: As the shell sees it.
-        stdout: What the script printed, if it was captured.
-        stderr: The same of standard error.
+        exit_code: The exit code as a shell reports it.
+        stdout: The script's standard output, if it was captured.
+        stderr: The script's standard error, if it was captured.
     """
 
     def __init__(
@@ -60,16 +59,16 @@ class FinishedRun:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The summary, as ``voirkit report --json`` prints it."""
+        """The summary of the run, as ``voirkit report --json`` prints it."""
         with open_run(self.path) as opened:
             summary: dict[str, Any] = directory.finite(summary_of(opened))
             return summary
 
     def report(self, form: str = "text") -> str:
-        """The report: ``text``, ``markdown``, ``html`` (a page) or ``json``.
+        """Return the report as ``text``, ``markdown``, ``html`` (a page) or ``json``.
 
         Raises:
-            VoirkitError: There is no such form.
+            VoirkitError: ``form`` is none of these.
         """
         if form == "text":
             from rich.console import Console
@@ -136,25 +135,26 @@ def run(
 
     Args:
         script: The script.
-        args: Its arguments; each becomes a word.
-        module: In place of a script, what stands behind ``-m``.
-        check: If true, an exit code that is not 0 is an error; a check that fails (``require``,
-            ``verify``) ends a run with 3.
-        capture_output: If true, the script's output is kept, and not shown; see ``stdout`` and
-            ``stderr`` of what is returned.
-        timeout: Seconds after which it is killed.
-        env: Variables of its environment beside those of this process.
-        options: voirkit's, as ``voirkit --help`` lists them: ``loader=True`` for ``--loader``,
-            ``monitor=0.5`` for ``--monitor=0.5``, ``require=["train_rate>=500"]`` for one that may
-            be repeated. One that is None or False is left out.
+        args: The script's arguments; each becomes one word of the command line.
+        module: Name of a module to run in place of a script, as with ``-m``.
+        check: If true, an exit code other than 0 raises an error. A failed check of the run
+            (``require``, ``verify``) gives exit code 3.
+        capture_output: If true, the script's output is not shown, but kept in ``stdout`` and
+            ``stderr`` of the result.
+        timeout: Seconds after which the script is killed.
+        env: Environment variables for the script, in addition to those of this process.
+        options: voirkit's options, as ``voirkit --help`` lists them: ``loader=True`` for
+            ``--loader``, ``monitor=0.5`` for ``--monitor=0.5``, ``require=["train_rate>=500"]`` for
+            an option that may be repeated. An option that is None or False is left out.
 
     Returns:
-        Its results, also if the script failed.
+        The results of the run, also if the script failed.
 
     Raises:
         CommandLineError: voirkit has refused the options or the script; nothing was run.
-        RunFailedError: ``check`` is true and it failed. subprocess.TimeoutExpired: It took longer
-        than ``timeout``; what was recorded until then can be opened.
+        RunFailedError: ``check`` is true and the script failed.
+        subprocess.TimeoutExpired: The script took longer than ``timeout``. The data recorded until
+            then can be opened.
     """
     if (script is None) == (module is None):
         raise CommandLineError(
@@ -187,8 +187,10 @@ def launch(
     env: Mapping[str, str] | None = None,
     is_quiet: bool = False,
 ) -> FinishedRun:
-    """Run the command ``voirkit`` with these words: see ``run``. If it is quiet, the caller shows
-    the report."""
+    """Run the command ``voirkit`` with the given words as arguments; see ``run``.
+
+    With ``is_quiet`` the command prints no report: the caller shows it.
+    """
     parser = ExtendedArgumentParser()
     parser.add_argument("--run-dir")
     run_dirs = parser.early_values(words, "--run-dir")
@@ -214,7 +216,7 @@ def launch(
         if why:
             raise CommandLineError(why)
         raise CommandLineError("it was refused; what is wrong stands above.", where=typed)
-    # a signal, as the shell has it
+    # for a process killed by a signal, the exit code that a shell reports
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     result = FinishedRun(path, code, process.stdout, process.stderr)
     if check and code:
@@ -231,8 +233,10 @@ def launch(
 def _run(
     command: Sequence[str], environment: Mapping[str, str], is_captured: bool, timeout: float | None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command. Its output goes where this process prints; in a notebook, whose streams are no
-    files, it is brought there."""
+    """Run a command whose output goes where this process prints.
+
+    The streams of a notebook are not files: there, threads copy the output to them.
+    """
     if is_captured or not type(sys.stdout).__module__.startswith("ipykernel"):
         return subprocess.run(
             command,
@@ -248,7 +252,7 @@ def _run(
         for line in pipe:
             stream.write(line)
 
-    # Lines appear when they are printed, as of a cell.
+    # Lines appear as soon as they are printed, like the output of a cell.
     with subprocess.Popen(
         command,
         env={"PYTHONUNBUFFERED": "1", **environment},
@@ -265,7 +269,7 @@ def _run(
             for thread in threads:
                 thread.start()
             process.wait(timeout)
-        except BaseException:  # also the kernel's interrupt
+        except BaseException:  # including an interrupt by the notebook's kernel
             process.kill()
             raise
         finally:
@@ -275,7 +279,7 @@ def _run(
 
 
 def script_in(words: Sequence[str]) -> str:
-    """The script or module in a command line, for the name of the run directory."""
+    """Return the script or module in a command line, for the name of the run directory."""
     words = [word for word in words if not word.startswith("-")]
     for word in words:
         if word.endswith(".py"):

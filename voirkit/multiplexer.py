@@ -1,9 +1,8 @@
-"""A harness's side: start programs, several at once, and iterate over their output, their data, and
-their ends.
+"""Starts several programs at once, and iterates over their output, logged data and ends.
 
-Any program is understood that writes JSON lines to the descriptor named in ``$DATA_FD``, as voirkit
-and voir do.  Must never lose or reorder the lines of one pipe, wait for a pipe whose process has
-ended, or end a process unasked.  POSIX.
+It is meant for a harness, and works with any program that writes JSON lines to the file descriptor
+named in ``$DATA_FD``, as voirkit and voir do.  It must never lose or reorder the lines of one pipe,
+wait for a pipe whose process has ended, or end a process unasked.  POSIX only.
 """
 
 from __future__ import annotations
@@ -25,45 +24,49 @@ from voirkit.escape import Decoder
 
 Record = dict[str, Any]
 
-# what a pipe holds on Linux, so that a chatty process cannot starve the others
+# The capacity of a pipe on Linux. One read takes no more, so that a chatty process cannot starve
+# the others.
 _READ_BYTES = 1 << 16
 _TICK_S = 0.05
 
 
 @dataclass
 class LogEntry:
-    """One thing that happened to a program."""
+    """One event of a program."""
 
-    # ``"start"``, ``"line"``, ``"data"``, ``"binary"``, ``"format_error"``, ``"end"``, or what the
-    # program named in ``"$event"``
+    # ``"start"``, ``"line"``, ``"data"``, ``"binary"``, ``"format_error"``, ``"end"``, or the name
+    # that the program gave in ``"$event"``
     event: str
-    data: Any  # what belongs to the event; see :class:`Multiplexer`
+    data: Any  # data of the event; see :class:`Multiplexer`
     pipe: str | None = None  # ``"stdout"``, ``"stderr"`` or ``"data"``; None for start and end
 
     def get(self, item: str, default: Any = None) -> Any:
-        """An attribute of this entry, or the default if there is none."""
+        """Return an attribute of this entry, or the default if it has no such attribute."""
         return getattr(self, item, default)
 
     def dict(self) -> Record:
-        """This entry as a plain dictionary."""
+        """Return this entry as a plain dictionary."""
         return self.__dict__.copy()
 
     def json(self) -> str:
-        """This entry as JSON; what JSON cannot hold (the bytes of a binary line) as
-        ``{"$unserializable": repr}``."""
+        """Return this entry as JSON.
+
+        A value that JSON cannot hold (the bytes of a binary line) becomes
+        ``{"$unserializable": repr}``.
+        """
         return json.dumps(self.__dict__, default=lambda value: {"$unserializable": repr(value)})
 
 
 class Stream:
-    """A pipe to read to its end, and how entries are made of its lines.
+    """A pipe that is read to its end and split into lines.
 
     Args:
-        pipe: A file on a pipe, socket or terminal, from which nothing was read yet.  It is made
-            non-blocking, and is closed at its end.
-        info: Keyword arguments for the entries made of its lines, such as ``{"pipe": "stdout"}``.
-        deserializer: Makes data of a line, e.g. ``json.loads``; None for lines that stay text.
-        smuggled: The stream that stands for the data hidden in this one (:mod:`voirkit.escape`);
-            its own pipe is None.
+        pipe: A file on a pipe, socket or terminal, from which nothing has been read yet.  It is
+            made non-blocking, and is closed at its end.
+        info: Keyword arguments for the entries made of the lines, such as ``{"pipe": "stdout"}``.
+        deserializer: Converts a line to data, e.g. ``json.loads``; None for lines that stay text.
+        smuggled: The stream for the data hidden in this one (:mod:`voirkit.escape`); the pipe of
+            that stream is None.
     """
 
     def __init__(
@@ -78,11 +81,10 @@ class Stream:
         self.deserializer = deserializer
         self.smuggled = smuggled
         self._decoder = None if smuggled is None else Decoder()
-        self._unfinished: list[bytes] = []  # the pieces of a line whose end has not come
+        self._unfinished: list[bytes] = []  # the pieces of a line without its newline yet
 
     def lines(self, chunk: bytes) -> Iterator[tuple[Stream, bytes]]:
-        """The lines that are complete with this chunk, in the order in which they were
-        completed."""
+        """Yield each line that this chunk completes, with its stream, in order of completion."""
         if self._decoder is None or self.smuggled is None:
             yield from self._split(chunk)
         else:
@@ -90,7 +92,7 @@ class Stream:
                 yield from (self.smuggled if hidden else self)._split(piece)
 
     def last_lines(self) -> Iterator[tuple[Stream, bytes]]:
-        """The lines that remain when nothing more comes: the last ones, without a newline."""
+        """Yield the lines that remain at the end of the pipe, which have no newline."""
         if self._decoder is not None:
             yield from self._split(self._decoder.flush())
         for stream in (self, self.smuggled):
@@ -113,7 +115,7 @@ class Stream:
 
 @dataclass
 class _Running:
-    """A process of a multiplexer, with the pipes that are still open."""
+    """A process of a multiplexer, with its pipes that are still open."""
 
     argv: Sequence[Any]
     info: Mapping[str, Any]
@@ -151,7 +153,7 @@ def run(
 
 
 class Multiplexer:
-    """Runs programs side by side; iterating over it gives the events of all of them as they come.
+    """Runs programs in parallel; iterating over it yields the events of all of them as they occur.
 
     =============== ========== =====================================================================
     event           pipe       data
@@ -162,28 +164,29 @@ class Multiplexer:
     data            data       what the program logged
     any ``$event``  data       what the program logged under ``"$data"``; other keys go to the
                                constructor
-    binary          any        the bytes of a line that is no UTF-8
-    format_error    data       ``{"line", "type", "message"}`` of a line of data that cannot be
-                               understood
+    binary          any        the bytes of a line that is not UTF-8
+    format_error    data       ``{"line", "type", "message"}`` for a line of data that cannot be
+                               parsed
     end             None       ``{"command": argv, "time": ..., "return_code": as subprocess has
                                it}``
     =============== ========== =====================================================================
 
-    The events of one pipe come in order, and the end of a process after all the rest of it.  When a
-    process has ended, what its pipes hold at that moment is read and they are closed, also if a
-    grandchild still has them open.
+    The events of one pipe come in order, and the end of a process comes after all its other events.
+    When a process has ended, the data that its pipes hold at that moment is read.  The pipes are
+    then closed, even if a grandchild still has them open.
 
-    The iteration ends when no process is left.  It may be left and taken up again, and processes
-    may be started during it or after it.  Ctrl-C during it leaves everything in place: iterate on,
-    :meth:`terminate`, or :meth:`close`.  One thread at a time.  A process takes four descriptors
-    here (three pipes and, on Linux, its pidfd).
+    The iteration ends when no process is left.  It may be interrupted and continued later, and
+    processes may be started during or after it.  Ctrl-C during the iteration leaves everything in
+    place: continue to iterate, :meth:`terminate`, or :meth:`close`.  Only one thread may use this
+    object at a time.  Each process takes four file descriptors here (three pipes and, on Linux, its
+    pidfd).
 
     Args:
-        timeout: None to block until something comes.  Otherwise how many seconds to wait at most
-            (in voir the number means milliseconds); the iteration then yields None after each wait,
-            when its events have been given.
-        constructor: Makes the entries; a subclass of :class:`LogEntry` that also takes each
-            process's ``info``.
+        timeout: None to block until an event comes.  Otherwise the maximum number of seconds to
+            wait (in voir the number means milliseconds); the iteration then yields None after each
+            wait and its events.
+        constructor: Creates the entries: a subclass of :class:`LogEntry` that also takes the
+            keywords in each process's ``info``.
     """
 
     def __init__(
@@ -209,15 +212,16 @@ class Multiplexer:
 
         Args:
             argv: The command.
-            info: Keyword arguments for all its entries, such as ``{"name": "first"}``.
-            env: Its whole environment; None for this process's own.  ``DATA_FD`` is set on top.
-            use_stdout: Have the data hidden in standard output (``DATA_FD=1``) and take it out of
-                there, for programs behind something that passes no other descriptor on, such as ssh
-                or a container.
-            buffered: Leave the buffering of its output to the program; a Python program then prints
-                in blocks, so that lines come late.  False sets ``PYTHONUNBUFFERED=1``.  (voir sets
-                that for True and, in effect, False.)
-            options: Those of ``subprocess.Popen``, but for ``stdout``.
+            info: Keyword arguments for all entries of the program, such as ``{"name": "first"}``.
+            env: The program's whole environment; None for that of this process.  ``DATA_FD`` is
+                added.
+            use_stdout: If true, the program hides its data in standard output (``DATA_FD=1``), from
+                which the data is extracted.  This is for a program behind something that passes no
+                other file descriptor on, such as ssh or a container.
+            buffered: If true, the program decides on the buffering of its output.  A Python program
+                then prints in blocks, so that lines come late.  False sets ``PYTHONUNBUFFERED=1``.
+                (voir sets that for True and, in effect, False.)
+            options: Options of ``subprocess.Popen``, except ``stdout``.
 
         Returns:
             The process.  It outlives this object unless you end it.
@@ -229,8 +233,8 @@ class Multiplexer:
         if self._selector.get_map() is None:
             raise ValueError("this multiplexer is closed; make a new one")
         info = {} if info is None else info
-        # First of all, since a constructor that does not take the info must not leave a process
-        # behind.
+        # Before the process is started: a constructor that rejects the info must not leave a
+        # process behind.
         data = {"command": argv, "time": time.time()}
         start_entry = self.constructor(event="start", data=data, **info)
         environment = dict(os.environ if env is None else env)
@@ -253,7 +257,7 @@ class Multiplexer:
                 os.close(r)
                 raise
             finally:
-                os.close(w)  # or the pipe would never end
+                os.close(w)  # otherwise the pipe would never reach its end
             streams = [
                 Stream(process.stdout, {"pipe": "stdout"}),
                 Stream(io.FileIO(r), {"pipe": "data"}, json.loads),
@@ -274,28 +278,29 @@ class Multiplexer:
         streams: Sequence[Stream],
         w: int | None = None,
     ) -> None:
-        """Take in a process that somebody else started: its lines and its end come with the others.
+        """Add a process that was started elsewhere: iterating also yields its lines and its end.
 
         Args:
-            proc: The process; only its ``pid`` and ``poll()`` are used.  :meth:`terminate` spares
-                it.
-            argv: Its command in start and end entries.
+            proc: The process; only its ``pid`` and ``poll()`` are used.  :meth:`terminate` does not
+                end it.
+            argv: The command shown in its end entry.
             info: Keyword arguments for its entries.
             streams: Its pipes.
-            w: A descriptor to close when it ends.
+            w: A file descriptor to close when the process ends.
         """
         running = self.processes[proc] = _Running(argv, info, list(streams), ours=False, w=w)
         for stream in streams:
             os.set_blocking(stream.pipe.fileno(), False)
             self._selector.register(stream.pipe, selectors.EVENT_READ, (proc, stream))
-        # The pidfd tells the end of the process itself; its pipes may end earlier, or later, with a
-        # grandchild. Without it (not Linux, no descriptor left) the process is asked every 50 ms.
+        # The pidfd signals the end of the process itself; its pipes may end earlier, or later if a
+        # grandchild holds them. Without a pidfd (not Linux, no file descriptor left) the process is
+        # polled every 50 ms.
         with suppress(AttributeError, OSError):
             running.pidfd = os.pidfd_open(proc.pid)
             self._selector.register(running.pidfd, selectors.EVENT_READ, (proc, None))
 
     def __iter__(self) -> Iterator[Any]:
-        """All events from here on, until no process is left."""
+        """Yield all events from now on, until no process is left."""
         while self._pending or self.processes:
             if not self._pending:
                 self._wait()
@@ -305,15 +310,15 @@ class Multiplexer:
                 yield None
 
     def terminate(self) -> None:
-        """Ask the processes that :meth:`start` started to end (SIGTERM); go on iterating to see
+        """Send SIGTERM to the processes that :meth:`start` started; continue to iterate to see
         their ends."""
         for process, running in self.processes.items():
             if running.ours:
                 process.terminate()
 
     def close(self) -> None:
-        """Close all that is open here.  Processes go on running, but find their pipes broken when
-        they write."""
+        """Close all pipes and other file descriptors.  The processes continue, but get a broken
+        pipe when they write."""
         self._pending.clear()
         for process in list(self.processes):
             self._forget(process)
@@ -331,14 +336,14 @@ class Multiplexer:
         self.close()
 
     def __del__(self) -> None:
-        # For `for entry in run(...): break`: nobody else could close the pipes.  But not for the
-        # copy in a forked child: epoll is shared with it, and to unregister there would make the
-        # parent deaf.
+        # After `for entry in run(...): break` nothing else can close the pipes.  A copy in a forked
+        # child must not: it shares the epoll instance, and unregistering there would stop all
+        # events of the parent.
         if getattr(self, "_pid", None) == os.getpid():
             self.close()
 
     def _wait(self) -> None:
-        """Wait once, and make entries of all that has come."""
+        """Wait once, and create entries for everything that has come."""
         patience = self.timeout
         unwatched = [
             process for process, running in self.processes.items() if running.pidfd is None
@@ -353,8 +358,8 @@ class Multiplexer:
             if stream is not None:
                 self._read(process, stream)
             elif process.poll() is None:
-                # Another thread is reaping it, in wait(); ask again instead of spinning on the
-                # pidfd.
+                # Another thread is reaping the process, in wait(): poll the process from now on,
+                # instead of spinning on the pidfd.
                 self._unwatch(self.processes[process])
             else:
                 ended.append(process)
@@ -363,13 +368,13 @@ class Multiplexer:
             self._end(process)
 
     def _read(self, process: subprocess.Popen[Any], stream: Stream) -> int:
-        """Read once from a pipe that may have something; returns the number of bytes, 0 if it is
-        empty or ended."""
+        """Read once from a pipe that may hold data, and return the number of bytes: 0 if the pipe
+        is empty or has ended."""
         try:
             chunk = os.read(stream.pipe.fileno(), _READ_BYTES)
         except BlockingIOError:
             return 0
-        except OSError:  # a terminal whose other side is closed says EIO
+        except OSError:  # a terminal whose other side is closed raises EIO
             chunk = b""
         if chunk:
             self._add_lines(process, stream.lines(chunk))
@@ -378,7 +383,7 @@ class Multiplexer:
         return len(chunk)
 
     def _end(self, process: subprocess.Popen[Any]) -> None:
-        """The process has ended: give all that its pipes hold now, then its end."""
+        """Handle the end of a process: add entries for all that its pipes hold and for the end."""
         running = self.processes[process]
         for stream in tuple(running.streams):
             unread = _bytes_in(stream.pipe)
@@ -415,7 +420,7 @@ class Multiplexer:
                 return self.constructor(event=event, data=value, **data, **info)
             return self.constructor(event="data", data=data, **info)
         except Exception as error:
-            # a line may be anything, and the deserializer is the user's
+            # the line may hold anything, and the deserializer is the user's
             problem = {"line": text, "type": type(error).__name__, "message": str(error)}
             return self.constructor(event="format_error", data=problem, **info)
 
@@ -446,8 +451,10 @@ class Multiplexer:
 
 
 def _bytes_in(pipe: Any) -> int:
-    """The number of bytes that a pipe holds right now.  Reading just this much ends, even while a
-    grandchild goes on writing."""
+    """Return the number of bytes that a pipe holds right now.
+
+    Reading only that many bytes comes to an end, even while a grandchild continues to write.
+    """
     import fcntl  # not on Windows, where LogEntry must still be importable
     import struct
     import termios

@@ -1,11 +1,11 @@
-"""``%load_ext voirkit``: ``%%voirkit`` runs a cell under voirkit, ``%voirkit`` a script; the report
-is shown below the cell.
+"""``%load_ext voirkit``: ``%%voirkit`` runs a cell under voirkit, ``%voirkit`` a script.
 
-A cell runs in the kernel, in its namespace: an overseer leads it as it leads a script, in this
-process, and everything that it has changed in libraries is put back when the cell has ended. So a
-cell sees what cells before it have made, and what it makes stays. What belongs to a process and not
-to a cell is the kernel's: the most memory, and ``sys.argv``. Voirfiles are for scripts, and take no
-part.
+The report is shown below the cell.
+
+A cell runs in the process and the namespace of the kernel: it sees the variables of earlier cells,
+and its own variables stay. An overseer runs the cell like a script, and undoes its changes in
+libraries when the cell has ended. The peak memory and ``sys.argv`` are those of the kernel process,
+not of the cell. Voirfiles are for scripts, and are not used.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from voirkit.runner.script import Program
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-last: FinishedRun | None = None  # what the last magic has recorded
+last: FinishedRun | None = None  # the run that the last ``%voirkit`` or ``%%voirkit`` recorded
 
 
 class Cell(Program):
-    """The code of a cell, run where the kernel runs cells: in its namespace, with its magics, the
-    value of the last line shown.
+    """The code of a cell. It runs as the kernel runs cells: in the kernel's namespace, with
+    IPython's magics, and the value of the last line is shown.
 
     Args:
-        shell: IPython's.
+        shell: IPython's shell.
         text: The cell as it was typed.
     """
 
     def __init__(self, shell: InteractiveShell, text: str) -> None:
-        # the counter is one ahead while a cell runs (ipython 9.18)
+        # while a cell runs, IPython's counter is already one higher (ipython 9.18)
         number = len(shell.history_manager.input_hist_parsed) - 1
         super().__init__(f"cell-{number}", None, [], "")
         self._shell = shell
         self._text = shell.transform_cell(text)
-        # its lines are there for tracebacks
+        # the cache keeps the lines of the cell for tracebacks
         self._file = shell.compile.cache(self._text, number, raw_code=text)
-        # Other cells have made functions that this one calls. IPython keeps their numbers for its
-        # tracebacks (ipython 9.18).
+        # This cell may call functions that other cells have defined. IPython keeps the numbers of
+        # those cells for its tracebacks (ipython 9.18).
         numbers = {**getattr(shell.compile, "_filename_map", {}), self._file: number}
         self.source_names = {file: f"cell-{number}" for file, number in numbers.items()}
         self._parts: list[CodeType] = []
 
     def compile(self) -> None:
-        """Compile it; the last line apart, if its value is to be shown."""
+        """Compile the cell; the last statement separately if its value is to be shown."""
         body = self._shell.compile.ast_parse(self._text, self._file).body
         last = body[-1:] if body and isinstance(body[-1], ast.Expr) else []
         compiler = self._shell.compile
@@ -64,14 +64,14 @@ class Cell(Program):
             self._parts.append(compiler(ast.Interactive(last), self._file, "single"))
 
     def enter(self) -> None:
-        """``sys.argv`` and the path are the kernel's."""
+        """Do nothing: ``sys.argv`` and ``sys.path`` stay those of the kernel."""
 
     def load(self) -> None:
-        """What a cell defines is its work."""
+        """Run no code in advance: the definitions in a cell are part of its work."""
         self._names_id = id(self._shell.user_ns)
 
     def run(self) -> None:
-        """Run it."""
+        """Run the cell."""
         self.begins()
         try:
             for code in self._parts:
@@ -84,11 +84,11 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
     """Run a cell under voirkit, with options as on the command line.
 
     Returns:
-        What was recorded; None if a question has been answered (``--help``).
+        The recorded run; None if an option such as ``--help`` was answered without a run.
 
     Raises:
         VoirkitError: An option is wrong, or the run cannot be recorded.
-        BaseException: What the cell raises.
+        BaseException: The exception that the cell raises.
     """
     import voirkit
 
@@ -110,7 +110,7 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
             return None
         raise
     finally:
-        recording.end_late()  # what other cells do is not part of this run
+        recording.end_late()  # later cells are not part of this run
     if overseer.run_dir is None:
         raise CommandLineError(
             "it was not recorded, for the reason that stands above.", where="%%voirkit"
@@ -127,16 +127,16 @@ def _finished(overseer: Overseer, run_dir: str) -> FinishedRun:
 
 
 def _show_from(shell: InteractiveShell, exc: BaseException, tb: TracebackType) -> None:
-    """Have IPython show an exception from the cell's own frame on."""
+    """Have IPython show an exception with a traceback that begins at the cell's own frame."""
 
     def traceback() -> list[str]:
         lines: list[str] = shell.InteractiveTB.structured_traceback(type(exc), exc, tb, tb_offset=0)
         return lines
 
     try:
-        exc._render_traceback_ = traceback  # type: ignore[attr-defined]  # what IPython asks an exception for
+        exc._render_traceback_ = traceback  # type: ignore[attr-defined]  # IPython calls it
     except AttributeError:
-        pass  # it takes none: voirkit's frames are shown too
+        pass  # the exception takes no new attribute: voirkit's frames are shown too
 
 
 def _show(run: FinishedRun, is_quiet: bool = False) -> None:
@@ -151,9 +151,9 @@ def _show(run: FinishedRun, is_quiet: bool = False) -> None:
 def voirkit_magic(line: str, cell: str | None = None) -> None:
     """Run a cell, or a script, under voirkit, and show the report.
 
-    ``%%voirkit [options]`` runs the cell in the kernel, ``%voirkit [options] SCRIPT [arguments]`` a
-    script in another process. With ``--quiet`` no report is shown. What was recorded is
-    ``voirkit.notebook.last`` afterwards: its ``summary``, ``path`` and ``report()``.
+    ``%%voirkit [options]`` runs the cell in the kernel. ``%voirkit [options] SCRIPT [arguments]``
+    runs a script in another process. With ``--quiet`` no report is shown. Afterwards the recorded
+    run is ``voirkit.notebook.last``, with its ``summary``, ``path`` and ``report()``.
     """
     from IPython.core.error import UsageError
     from IPython.core.getipython import get_ipython
@@ -163,7 +163,7 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     try:
         words = shlex.split(line)
         _refuse_subcommand(words)
-        # the report is shown below, once
+        # quiet, because the report is shown below
         run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None
@@ -175,7 +175,8 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
 
 
 def _refuse_subcommand(words: list[str]) -> None:
-    """Refuse what is not a run. Raises CommandLineError: the first word is a subcommand."""
+    """Refuse a subcommand, which is not a run. Raises CommandLineError: the first word is a
+    subcommand."""
     if words and function_of(words[0]) is not None:
         raise CommandLineError(
             f"{words[0]} is a subcommand, which shows no run below the cell.",
@@ -185,5 +186,5 @@ def _refuse_subcommand(words: list[str]) -> None:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Called by ``%load_ext voirkit``."""
+    """Register the magic ``voirkit``; IPython calls this at ``%load_ext voirkit``."""
     shell.register_magic_function(voirkit_magic, magic_kind="line_cell", magic_name="voirkit")

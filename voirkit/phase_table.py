@@ -1,8 +1,8 @@
-"""The phases of a training step and the parts of ``other``: one row each.
+"""Table of the phases of a training step and of the parts of phase ``other``, one row each.
 
-What lists, names, colours or recognizes a phase reads this table: the columns of steps, reports and
-their colours, verdicts, and what tells a phase from a stack. A new phase is a row here, and a span
-that an instrument records. What each phase means to users is in docs/steps.md.
+All code that lists, names, colours or recognizes a phase uses this table: the columns of steps,
+reports and their colours, verdicts, and the recognition of a phase in a stack. A new phase needs a
+row here, and a span that an instrument records. docs/steps.md explains the phases to users.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class StackPattern:
-    """Functions that are executed in a phase alone.
+    """A pattern for functions that are executed in one phase only.
 
     Attributes:
-        file: A regular expression that is found in the path of their source, with ``/``.
-        function: A regular expression that their name matches as a whole, with or without a class
-            before it; empty for all functions of such files.
+        file: Regular expression to search in the path of the source file, with ``/``.
+        function: Regular expression for the whole name of the function, with or without a class
+            before it; empty for all functions of the files.
     """
 
     file: str
     function: str = ""
 
     def matches(self, file: str, function: str) -> bool:
-        """True if a function of a source file is one of these."""
+        """True if a function of a source file matches the pattern."""
         if not re.search(self.file, file.replace("\\", "/")):
             return False
         return not self.function or bool(re.fullmatch(rf"(?:.*\.)?(?:{self.function})", function))
@@ -39,15 +39,17 @@ class Phase:
     """A phase of a training step, or a part of one.
 
     Attributes:
-        name: Its name in tables, summaries, columns and SQL.
-        parent: The phase whose time it is a part of; None for a phase of a step.
-        label: What it is called in a sentence.
-        verdict: The kind of verdict of a run that spends most of its time in it; None for none.
-        spans: The ``(category, name)`` of the spans that are recorded in it; a name of ``*`` stands
-            for all of a category.
-        stack_patterns: The functions that are executed in it; the innermost on a stack decides.
-        page_colours: Its colours on a page: light and dark.
-        terminal_colour: Its colour in a terminal, by the name that rich has for it.
+        name: Name in tables, summaries, columns and SQL.
+        parent: The phase that this is a part of; None for a phase of a step.
+        label: Name in a sentence.
+        verdict: Kind of verdict for a run that spends most of its time in this phase; None if there
+            is no such verdict.
+        spans: ``(category, name)`` of the spans recorded in this phase; the name ``*`` stands for
+            all spans of a category.
+        stack_patterns: Functions executed in this phase; the innermost such function on a stack
+            decides.
+        page_colours: Colours on an HTML page: light and dark.
+        terminal_colour: Colour in a terminal, by its name in rich.
     """
 
     name: str
@@ -60,9 +62,9 @@ class Phase:
     terminal_colour: str | None = None
 
 
-# In the order in which every table, chart and export lists them. The phases are exclusive, and
-# their shares of a step sum to 1; ``other`` is what no other is, and ``rest`` what of that has no
-# name.
+# Every table, chart and export lists the phases in this order. The phases are exclusive, and their
+# shares of a step sum to 1. ``other`` is the time that is in no other phase, and ``rest`` the part
+# of ``other`` that is in none of its named parts.
 TABLE = (
     Phase(
         "wait",
@@ -179,20 +181,22 @@ PHASES = tuple(phase.name for phase in TABLE if phase.parent is None)
 PARTS = tuple(phase.name for phase in TABLE if phase.parent == "other")
 COMPUTE = tuple(name for name in PHASES if BY_NAME[name].verdict == "compute-bound")
 
-# The columns of a table of steps: all phases, but for ``other`` its parts.
+# The columns of a table of steps: all phases, with ``other`` replaced by its parts.
 COLUMNS = (*PHASES[:-1], *PARTS)
 COLUMN = {name: index for index, name in enumerate(COLUMNS)}
 _PHASE_OF_SPAN = {span: phase.name for phase in TABLE for span in phase.spans}
 
 
 def label_of(name: str) -> str:
-    """A phase's name in a sentence; of what is in no row, its own."""
+    """Return a phase's name in a sentence; the name itself if the table does not have it."""
     return BY_NAME[name].label if name in BY_NAME else name
 
 
 def shown_phases(phases: Mapping[str, Any]) -> list[str]:
-    """The phases of a summary that a table lists: those it has, but for communication where there
-    was none (one process)."""
+    """Return the phases of a summary that are shown in a table.
+
+    Communication is left out if it took no time (one process).
+    """
     names = [name for name in PHASES if name in phases]
     if "communication" in names and not phases["communication"]["total_s"]:
         names.remove("communication")
@@ -200,13 +204,16 @@ def shown_phases(phases: Mapping[str, Any]) -> list[str]:
 
 
 def phase_of_span(category: str, name: str) -> str | None:
-    """The phase that a span is recorded in; None if it is no phase's."""
+    """Return the phase that a span belongs to; None if it belongs to no phase."""
     return _PHASE_OF_SPAN.get((category, name)) or _PHASE_OF_SPAN.get((category, "*"))
 
 
 @lru_cache(maxsize=10_000)
 def phase_of_function(file: str, function: str) -> str:
-    """The phase that a function of a source file is executed in; empty for none or any."""
+    """Return the phase in which a function of a source file is executed.
+
+    The result is empty if the function belongs to no phase, or may be executed in any.
+    """
     for phase in TABLE:
         if any(pattern.matches(file, function) for pattern in phase.stack_patterns):
             return phase.name

@@ -1,9 +1,9 @@
 """The phases of a run, and the generators that wait for them.
 
-An overseer goes through named phases. An instrument is a function of the overseer; if it returns a
-generator, the generator yields a phase and is resumed when that phase has ended, with the phase's
-value or its exception. Imports nothing of voirkit, and giving only when the stream of given values
-is requested.
+An overseer goes through named phases. An instrument is a function that takes the overseer. If it
+returns a generator, the generator yields a phase to wait for, and is resumed when that phase has
+ended, with the phase's value or its exception. This module imports nothing of voirkit, and imports
+giving only when the stream of given values is requested.
 """
 
 from __future__ import annotations
@@ -26,49 +26,51 @@ if TYPE_CHECKING:
 class StopProgram(BaseException):
     """Raised by an instrument or a subscriber to end the program early and in order.
 
-    A BaseException, so that ``except Exception`` in the program lets it pass, as it does
-    KeyboardInterrupt.
+    It is a BaseException, like KeyboardInterrupt, so that ``except Exception`` in the program does
+    not catch it.
     """
 
 
 class OverseerAbort(BaseException):
-    """Raised by an instrument to end the program with the exception it carries as its first
+    """Raised by an instrument to end the program with another exception, which is its first
     argument."""
 
 
 class Phase:
-    """A part of a run."""
+    """A named part of a run."""
 
     def __init__(self, name: str, status: Status = "pending") -> None:
-        self.name = name  # what the phase is called
-        # ``"pending"``, ``"running"`` while those who waited for it are resumed, then ``"done"``
+        self.name = name  # name of the phase
+        # ``"pending"``, then ``"running"`` while the generators that waited for the phase are
+        # resumed, then ``"done"``
         self.status: Status = status
-        self.value: Any = None  # what the phase resulted in; None until it has ended
-        self.exception: BaseException | None = None  # what ended the phase, if it failed
+        self.value: Any = None  # the result of the phase; None until it has ended
+        self.exception: BaseException | None = None  # the exception that ended it, if it failed
 
     @property
     def pending(self) -> bool:
-        """Whether the phase has not ended yet."""
+        """True if the phase has not ended yet."""
         return self.status == "pending"
 
     @property
     def running(self) -> bool:
-        """Whether those who waited for the phase are being resumed."""
+        """True while the generators that waited for the phase are being resumed."""
         return self.status == "running"
 
     @property
     def done(self) -> bool:
-        """Whether all who waited for the phase have been resumed."""
+        """True if all generators that waited for the phase have been resumed."""
         return self.status == "done"
 
     def __call__(self, priority: float = 0, throw: bool = True) -> PhaseWithPriority:
-        """The phase with a place in its queue.
+        """Return the phase with a priority, for a generator to yield.
 
         Args:
-            priority: Who waits with a higher one is resumed earlier.
-            throw: Whether what ended the phase (an error, ``sys.exit``, ``ov.stop``, Ctrl-C) is
-                thrown into who waits. Without it the phase ends alike however it ends, so that what
-                comes after the ``yield`` is done; ``exception`` says how it did.
+            priority: Generators with a higher priority are resumed earlier.
+            throw: True to have the exception that ended the phase (an error, ``sys.exit``,
+                ``ov.stop``, Ctrl-C) thrown into the generator. With False the generator is resumed
+                normally, so that the code after the ``yield`` runs; the exception is then the
+                attribute ``exception`` of the phase.
         """
         return PhaseWithPriority(self, priority, throw)
 
@@ -77,8 +79,8 @@ class Phase:
 
 
 class PhaseWithPriority:
-    """A phase to wait for, the priority of who waits, and whether what ends the phase is thrown
-    into it."""
+    """A phase to wait for, the priority of the generator that waits, and whether an exception that
+    ends the phase is thrown into that generator."""
 
     def __init__(self, phase: Phase, priority: float, throw: bool = True) -> None:
         self.phase = phase
@@ -87,7 +89,7 @@ class PhaseWithPriority:
 
 
 class PhaseSequence:
-    """Phases in their order; each is also an attribute under its name."""
+    """The phases in order; each phase is also an attribute under its name."""
 
     IMMEDIATE: PhaseWithPriority
 
@@ -104,18 +106,19 @@ class PhaseSequence:
 
 
 class NotAPhase(TypeError):
-    """What an instrument yielded is not a phase of its overseer."""
+    """An instrument yielded something that is not a phase of its overseer."""
 
 
 _order = count()  # ties in priority are broken by the order of require()
 
 
 class SharedState:
-    """What instruments of one run share: one object of each type, kept as long as the run is."""
+    """State that the instruments of one run share: one object of each type, kept as long as the
+    run."""
 
     def shared(self, kind: type[T], *args: Any) -> T:
-        """The run's one object of a type; made, with these arguments, when it is first asked
-        for."""
+        """Return the run's only object of a type; the first request makes it, with these
+        arguments."""
         objects: dict[type, Any] = self.__dict__.setdefault("_shared", {})
         if kind not in objects:
             objects[kind] = kind(*args)
@@ -129,7 +132,7 @@ class BaseOverseer(SharedState):
     like a function.
 
     Args:
-        phase_names: The names of the phases, in their order.
+        phase_names: The names of the phases, in order.
         args: Positional arguments for each instrument; the overseer itself if left out.
         kwargs: Keyword arguments for each instrument.
     """
@@ -148,8 +151,8 @@ class BaseOverseer(SharedState):
         self.handler_kwargs = kwargs or {}
         self.status = "init"
         self._to_require: list[Instrument] = []
-        # For each phase a heap of (-priority, order of require, generator, whether it is told of an
-        # exception).
+        # For each phase, the generators that wait for it: a sorted list of (-priority, order of
+        # require, generator, whether exceptions are thrown into the generator).
         self._plan: dict[Phase, list[tuple[float, int, Waiting, bool]]] = {
             phase: [] for phase in self.phases
         }
@@ -160,27 +163,28 @@ class BaseOverseer(SharedState):
     # what instruments call
 
     def require(self, *instruments: Instrument) -> Any:
-        """Take in instruments; the same callable only once.
+        """Add instruments to the run; the same callable is added only once.
 
-        A generator runs at once through all the phases that are done and then waits for the next.
+        A generator is resumed at once for all phases that are done, and then waits for the next
+        phase.
 
         Returns:
-            Each instrument's ``__state__`` if it has one, else the instrument; one alone as it is,
-            several as a list.
+            For each instrument its ``__state__``, or the instrument itself if it has none: one
+            object for one instrument, a list for several.
         """
         states = [self._require(instrument) for instrument in instruments]
         return states[0] if len(states) == 1 else states
 
     def stop(self, value: object = None) -> None:
-        """End the program early: StopProgram goes through the program and every instrument, and no
-        further."""
+        """End the program early: raise StopProgram, which passes through the program and is thrown
+        into the instruments. The overseer then ends normally."""
         raise StopProgram(value)
 
     def abort(self, exc: BaseException) -> None:
         """End the program with an exception.
 
         Raises:
-            TypeError: It is not an exception.
+            TypeError: ``exc`` is not an exception.
         """
         if not isinstance(exc, BaseException):
             raise TypeError(f"abort takes an exception, not {type(exc).__name__}")
@@ -192,18 +196,19 @@ class BaseOverseer(SharedState):
         """Go through the phases."""
 
     def _on_instrument_error(self, exc: BaseException) -> None:
-        """An instrument failed; ``self.current`` is that instrument, and it will not be resumed."""
+        """Called when an instrument fails; ``self.current`` is that instrument, and it will not be
+        resumed."""
 
     def _on_error(self, exc: BaseException) -> None:
-        """The program failed."""
+        """Called when the program fails."""
 
     def _finish(self) -> None:
-        """The end, however it came."""
+        """Called at the end, however the run ended."""
 
-    # how it goes
+    # running
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        """Run the program, once."""
+        """Run the program. An overseer can run only once."""
         try:
             self._prepare()
             self._run(*args, **kwargs)
@@ -216,12 +221,13 @@ class BaseOverseer(SharedState):
             self._finish()
 
     def run_phase(self, phase: Phase) -> Any:
-        """Around the body of a phase: afterwards all who waited for it are resumed.
+        """Return a context manager for the body of a phase. After the body, all generators that
+        wait for the phase are resumed.
 
         Returns:
-            A context manager; its value is a function that sets the phase's value.
+            The context manager; its value is a function that sets the phase's value.
 
-        The body's exception is thrown into those who waited, and then raised on.
+        An exception of the body is thrown into these generators, and then raised again.
         """
         return self._phase(phase)
 
@@ -238,12 +244,12 @@ class BaseOverseer(SharedState):
             yield set_value
         except OverseerAbort as abort:
             failure = abort.args[0]
-        except BaseException as exc:  # the program's, handed to instruments
+        except BaseException as exc:  # an exception of the program, passed to instruments
             failure = exc
         phase.status, phase.value, phase.exception = "running", value, failure
         waiting = self._plan[phase]
         try:
-            while waiting:  # those who are resumed may require others, so that they may grow
+            while waiting:  # a resumed generator may require instruments, so the list may grow
                 _, order, generator, throw = waiting.pop(0)
                 self._resume(order, generator, phase, throw)
             phase.status = "done"
@@ -284,8 +290,8 @@ class BaseOverseer(SharedState):
         return state
 
     def _resume(self, order: int, generator: Waiting, phase: Phase, throw: bool = True) -> None:
-        """Resume a generator after a phase, and after all that it asks for and that is done, until
-        it has to wait."""
+        """Resume a generator after a phase. If the next phase that it yields is done already,
+        resume it again, until it has to wait."""
         outer, self.current = self.current, self._names[order]
         try:
             while True:
@@ -301,7 +307,8 @@ class BaseOverseer(SharedState):
             self.current = outer
 
     def _step(self, generator: Waiting, phase: Phase, throw: bool) -> PhaseWithPriority | None:
-        """Resume a generator once; what it waits for next, or None if it has ended or failed."""
+        """Resume a generator once; returns the phase that it waits for next, or None if it has
+        ended or failed."""
         try:
             if phase.exception is None or not throw:
                 phase_wanted = generator.send(phase.value)
@@ -323,26 +330,26 @@ class BaseOverseer(SharedState):
                 return None
             raise
         except BaseException as exc:
-            # the program's own exception, let through, is not a fault of the instrument
+            # letting the program's exception through is not a fault of the instrument
             if exc is not phase.exception:
                 self._on_instrument_error(exc)
             return None
 
     def _close(self) -> None:
-        """Close all who wait for what does not come any more."""
+        """Close all generators that wait for phases that will not come."""
         for generator, _ in self._each_waiting():
             try:
                 generator.close()
             except (StopProgram, OverseerAbort):
-                pass  # there is nothing left to end
+                pass  # the program has ended already
             except Exception as exc:  # an instrument's own code
                 self._on_instrument_error(exc)
         for waiting in self._plan.values():
             waiting.clear()
 
     def _each_waiting(self) -> Iterator[tuple[Waiting, bool]]:
-        """All who wait, and whether they are told of exceptions; each is the current instrument in
-        its turn."""
+        """Yield each generator that waits, and whether exceptions are thrown into it; meanwhile
+        ``current`` is the generator's instrument."""
         for waiting in self._plan.values():
             for _, order, generator, throw in sorted(waiting):
                 outer, self.current = self.current, self._names[order]
@@ -352,7 +359,8 @@ class BaseOverseer(SharedState):
                     self.current = outer
 
     def _on_stop(self, value: object = None) -> None:
-        """Throw StopProgram into all who wait, but those who asked for no exception."""
+        """Throw StopProgram into all generators that wait, except those that asked for no
+        exception."""
         self.status = "stopped"
         for generator, throw in self._each_waiting():
             if throw:
@@ -368,7 +376,7 @@ class GivenOverseer(BaseOverseer):
     """An overseer with a stream of given values.
 
     Attributes:
-        given: The stream; giving is imported when it is first asked for.
+        given: The stream; giving is imported when the stream is first requested.
     """
 
     _given: Any = None
@@ -377,12 +385,12 @@ class GivenOverseer(BaseOverseer):
 
     @property
     def given(self) -> Any:
-        """A ``giving`` stream of all that is given, by the program and by instruments, in any
+        """The ``giving`` stream of all values that the program and the instruments give, in any
         thread."""
         if self._given is None:
             stream = self._make_given()
             if self._given is not None:
-                return self._given  # importing giving asked for it as well
+                return self._given  # the import of giving has already made the stream
             self._given = stream
             if not self._given_closed:
                 self._given.__enter__()
@@ -399,10 +407,10 @@ class GivenOverseer(BaseOverseer):
         return given()
 
     def give(self, **data: Any) -> None:
-        """Give values into ``self.given``, from any thread; they have arrived when the call
-        returns.
+        """Send values into the stream ``given``, from any thread. When the call returns, all
+        subscribers have received them.
 
-        Those given by several threads arrive one after the other.
+        Values from several threads arrive one after the other.
         """
         given = self.given
         from giving import give
@@ -415,12 +423,12 @@ class GivenOverseer(BaseOverseer):
                 given._push(data)
 
     def queue(self, **data: Any) -> None:
-        """The same as ``give``, and ``$queued`` holds the time (seconds since the epoch), as in
-        voir."""
+        """Send values like ``give``, and the time as ``$queued`` (seconds since the epoch), as voir
+        does."""
         self.give(**data, **{"$queued": time.time()})
 
     def _end_streams(self) -> None:
-        """End the stream, so that reductions come out."""
+        """End the stream, so that reductions emit their results."""
         if self._given is not None and not self._given_closed:
             self._given.__exit__(None, None, None)
         self._given_closed = True

@@ -1,12 +1,14 @@
-"""What installed packages add to voirkit: entry points of the groups ``voirkit.instruments`` and
-``voirkit.aliases``.
+"""Extensions of voirkit by installed packages: instruments, and aliases of modules.
 
-By an alias, ``import dftracer`` and ``import voir`` find voirkit's names where those packages are
-not installed: what was written for them runs. A package lists more by an entry point: the name of
-the package and ``module:table``, the table as ``_TableLoader`` has it.
+They are entry points of the groups ``voirkit.instruments`` and ``voirkit.aliases``.
 
-Every run loads this module. A report asks it which instruments there are, each of which knows its
-own part (``voirkit.instrument``).
+An alias lets scripts run that were written for a package that is not installed: ``import dftracer``
+and ``import voir`` then import voirkit's names. A package adds aliases by an entry point, with the
+name of the missing package and ``module:table``. The table maps each module of that package to the
+``homes`` of ``_TableLoader``.
+
+Every run imports this module. Reports get the installed instruments from it; each instrument knows
+its own part of a report (``voirkit.instrument``).
 """
 
 from __future__ import annotations
@@ -33,21 +35,21 @@ GROUP = "voirkit.instruments"
 
 @cache
 def installed_instruments() -> list[Instrument]:
-    """The instruments of installed packages that say what they add to a run's record, in the order
-    of reports. A package that cannot be loaded has none: the run that used it has said so."""
+    """Return the ``Instrument`` objects of installed packages, in the order of reports. A package
+    that cannot be imported is left out: the run has already reported it."""
     instruments: list[Instrument] = []
     for _, _, reference in entry_points(GROUP):
         try:
             value = resolve(reference)
-        except Exception:  # a package is any code; the run reports it
+        except Exception:  # a package may raise anything; the run reports it
             continue
         instruments += [item for _, item in flat("", value) if isinstance(item, Instrument)]
     return instruments
 
 
 def parts_of_summary() -> dict[str, type]:
-    """The keys that instruments add to ``summary.json``, with the type of their value where it is
-    not null."""
+    """Return the keys that instruments add to ``summary.json``, each with the type of its value if
+    the value is not null."""
     return {
         key: kind
         for instrument in installed_instruments()
@@ -56,7 +58,8 @@ def parts_of_summary() -> dict[str, type]:
 
 
 def flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """(label, value) of each value in lists and mappings, however deep."""
+    """Yield (label, value) for each value in nested lists and mappings. The label is ``label`` and
+    the keys and indices that lead to the value, such as ``['a'][0]``."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flat(f"{label}[{key!r}]", item)
@@ -68,8 +71,8 @@ def flat(label: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str, str, str]]:
-    """(distribution, name, reference) of each entry point of a group; of ``installed_packages``, if
-    these have been read."""
+    """Return (distribution, name, reference) of each entry point of a group. ``packages``: the
+    result of ``installed_packages``; None to call it."""
     entries: dict[tuple[str, str], tuple[str, str, str]] = {}
     for distribution, text in installed_packages() if packages is None else packages:
         for name, reference in _section(text, group):
@@ -78,12 +81,12 @@ def entry_points(group: str, packages: Packages | None = None) -> list[tuple[str
 
 
 def installed_packages() -> Packages:
-    """(distribution, its ``entry_points.txt``) of each installed package that names a group of
-    voirkit's.
+    """Return (distribution, text of its ``entry_points.txt``) for each installed package with entry
+    points for voirkit.
 
-    Reads the files that the packaging standard prescribes (packaging.python.org, "Entry points
-    specification") because importlib.metadata takes 46 ms to import and to look through an
-    environment with torch, this 1 ms.
+    This function reads the files that the packaging standard prescribes (packaging.python.org,
+    "Entry points specification"), which takes 1 ms. importlib.metadata takes 46 ms to import and to
+    search an environment with torch.
     """
     packages: Packages = []
     seen: set[str] = set()
@@ -97,7 +100,7 @@ def installed_packages() -> Packages:
         for distribution in sorted(names):
             package = distribution.split("-")[0].lower()
             if package in seen:
-                continue  # the first on the path is the one that is imported
+                continue  # python imports the package that is first on the path
             seen.add(package)
             try:
                 with open(
@@ -121,14 +124,14 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), reference.split("[")[0].strip()
 
 
-# Modules under other names. The finder is asked last, and answers for the modules that are listed:
-# whatever else python finds is taken.
+# Modules under other names. The finder comes last in ``sys.meta_path``, and finds only the listed
+# modules: every module that python finds elsewhere comes first.
 
 ALIASES = "voirkit.aliases"
-VERSION = "2.2.0"  # of DFTracer, whose names these are
+VERSION = "2.2.0"  # version of DFTracer that has these names
 _OFFER = "voirkit.plugins:install_aliases"
 _DFTRACER = "voirkit.dftracer"
-# As they are in 2.x; and in 1.0.x, where `dftracer.logger` was a package.
+# The modules of DFTracer 2.x, and of 1.0.x, where `dftracer.logger` was a package.
 _DFTRACER_MODULES = (
     "dftracer.dftracer",
     "dftracer.logger",
@@ -150,7 +153,7 @@ _DFTRACER_MODULES = (
 
 
 class _DFTracerLoader:
-    """Fills a module of DFTracer's with all of voirkit's names for it."""
+    """Loader that fills a module of DFTracer with all names of ``voirkit.dftracer``."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
@@ -161,8 +164,8 @@ class _DFTracerLoader:
             module.__dict__["__version__"] = VERSION
             inherit.state.main_needs_offers = True
             return
-        # First the modules in it: python sets each as an attribute of its package, and `ai` is a
-        # name that is wanted.
+        # Submodules first: python sets each one as an attribute of its package, and the submodule
+        # `ai` would replace voirkit's name `ai`.
         for below in sorted(_DFTRACER_MODULES):
             if below.rpartition(".")[0] == name:
                 import_module(below)
@@ -175,12 +178,12 @@ class _DFTracerLoader:
 
 
 class _TableLoader:
-    """Makes a module of a table: a module of voirkit's under another name, or a package whose names
-    are looked up when they are used.
+    """Loader of an alias: another name for an existing module, or a package whose names are looked
+    up when they are first used.
 
     Args:
-        homes: The module's name; or for each name in the package the module that has it, or
-            ``module:name``.
+        homes: Name of the existing module; or for each name in the package, the module that has the
+            name, or ``module:name``.
     """
 
     def __init__(self, homes: str | Mapping[str, str]) -> None:
@@ -193,7 +196,7 @@ class _TableLoader:
         inherit.state.main_needs_offers = True
         homes = self._homes
         if isinstance(homes, str):
-            # the import system takes what stands there
+            # the import system returns the module that is in sys.modules
             sys.modules[module.__name__] = import_module(homes)
             return
 
@@ -209,10 +212,11 @@ class _TableLoader:
 
 
 class _Finder:
-    """Last in ``sys.meta_path``: the modules of one package.
+    """Finder of the alias modules of one package; last in ``sys.meta_path``.
 
     Args:
-        table: ``module:name`` of its table, imported when the package is; empty for DFTracer's.
+        table: ``module:name`` of the package's table, imported when the package is; empty for
+            DFTracer, which needs no table.
     """
 
     def __init__(self, package: str, table: str = "") -> None:
@@ -227,7 +231,7 @@ class _Finder:
         if package is not None and not isinstance(
             getattr(package.__spec__, "loader", None), (_DFTracerLoader, _TableLoader)
         ):
-            return None  # the real one
+            return None  # the real package is installed
         loader = self._loader(name)
         if loader is None:
             return None
@@ -247,8 +251,8 @@ _finders: dict[str, Any] = {}
 
 
 def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
-    """From now on, here and in processes that multiprocessing spawns; ``tables`` (package,
-    ``module:name``) beside DFTracer's."""
+    """Install the aliases in this process, and in processes that multiprocessing spawns.
+    ``tables``: (package, ``module:name``) of each alias besides DFTracer's."""
     for package, table in (("dftracer", ""), *tables):
         if package not in _finders:
             _finders[package] = _Finder(package, table)
@@ -257,7 +261,7 @@ def install_aliases(tables: Iterable[tuple[str, str]] = ()) -> None:
 
 
 def remove_aliases() -> None:
-    """No more; what has been imported stays."""
+    """Remove the aliases; modules that have been imported stay."""
     for finder in _finders.values():
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
@@ -266,5 +270,6 @@ def remove_aliases() -> None:
 
 
 def aliases_for_children() -> list[tuple[str, str]] | None:
-    """For a child process: what is installed here."""
+    """Return the aliases that are installed in this process, for a child process; None without
+    aliases."""
     return [(finder.package, finder.table) for finder in _finders.values()] or None

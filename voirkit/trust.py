@@ -1,12 +1,13 @@
-"""Whose files voirkit executes, or takes options from, where it finds them by itself: voirfiles and
-configuration files.
+"""Decides whether voirfiles and configuration files that voirkit finds by itself are trusted.
 
-A file is taken if each user who can have written it is trusted. That is the user who runs voirkit,
-root, the user who called sudo, and those who can write the script: they have their code executed in
-any case. So a root in a container, whose files belong to somebody outside (a runner's checkout, a
-mounted folder), is refused nothing, and a ``voirfile.py`` that another user has put into ``/tmp``
-is not executed. Files that a group can write are taken: to be in one is to be trusted there. Files
-that the user has named are not asked about.
+Voirfiles are executed, and configuration files set options. A file is trusted if every user who can
+have written it is trusted. Trusted users are the user who runs voirkit, root, the user who called
+sudo, and all users who can write the script, since their code is executed anyway.
+
+Example: root in a container runs a script in a checkout or mounted folder that belongs to another
+user; a voirfile of the same user is accepted. But a ``voirfile.py`` that another user has put into
+``/tmp`` is refused. Group write permission does not matter: membership in a group implies trust.
+Files that the user names explicitly are not checked.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ _ANYBODY = -1
 
 
 def fault(path: str, script: str, folders: Sequence[str] = ()) -> str:
-    """Why a file is not taken: ``belongs to mallory (uid 1001)``; empty if it is.
+    """Return the reason why a file is not trusted, such as ``belongs to mallory (uid 1001)``; empty
+    if the file is trusted.
 
     Args:
-        path: The file. What it and its folder are links to counts.
-        script: What is executed in any case: the script, or the current folder where a module is.
-        folders: Those that the user trusts, with all below them, beside those of
-            ``$VOIRKIT_TRUST``.
+        path: The file. Symbolic links in the path are resolved.
+        script: The script to run, or the current folder if a module is run. Users who can write it
+            are trusted.
+        folders: Folders that the user trusts, including everything below them. Those in
+            ``$VOIRKIT_TRUST`` are added.
     """
-    if not hasattr(os, "geteuid"):  # Windows has no such owners
+    if not hasattr(os, "geteuid"):  # Windows has no file owners of this kind
         return ""
     path = os.path.realpath(path)
     named = [*folders, *filter(None, os.environ.get(VARIABLE, "").split(os.pathsep))]
@@ -48,7 +51,8 @@ def fault(path: str, script: str, folders: Sequence[str] = ()) -> str:
 
 
 def trusted_folder(text: str) -> str:
-    """A folder, as the flag takes it. Raises ValueError: there is none of that name."""
+    """Return the value of ``--trust`` unchanged if it is ``*`` or an existing folder. Raises
+    ValueError: there is no such folder."""
     if text != ALL and not os.path.isdir(text):
         raise ValueError(
             f"{text} is {'a file' if os.path.exists(text) else 'not there'}; give a folder."
@@ -57,7 +61,7 @@ def trusted_folder(text: str) -> str:
 
 
 def way_out(path: str) -> str:
-    """What to do about a file that is not taken."""
+    """Return a hint that says how to trust the folder of a file."""
     folder = os.path.dirname(os.path.realpath(path))
     return (
         f"If you trust what is in it, say so: voirkit {FLAG} {folder} SCRIPT, or"
@@ -66,8 +70,8 @@ def way_out(path: str) -> str:
 
 
 def is_own(folder: str) -> bool:
-    """Whether a folder is this user's, root's, or of who called sudo, and not everybody can write
-    into it."""
+    """True if a folder belongs to this user, root, or the user who called sudo, and is not
+    writable by everybody. Always true on Windows."""
     there = os.stat(folder)
     return not hasattr(os, "geteuid") or (
         there.st_uid in (0, os.geteuid(), _caller_of_sudo()) and not there.st_mode & 0o002
@@ -75,8 +79,12 @@ def is_own(folder: str) -> bool:
 
 
 def _writers(path: str) -> set[int]:
-    """The ids of the users who can have written a file. In a folder with the sticky bit, as /tmp,
-    none replaces the file of another."""
+    """Return the ids of the users who can have written a file, apart from groups. ``_ANYBODY`` is
+    included if the file or its folder is writable by everybody.
+
+    A writable folder with the sticky bit, such as /tmp, does not count: nobody can replace another
+    user's file there.
+    """
     owners = set()
     try:
         status, around = os.stat(path), os.stat(os.path.dirname(path))

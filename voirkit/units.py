@@ -1,6 +1,6 @@
-"""Figures as people read them: three digits that count, in the unit that fits.
+"""Formats numbers, sizes and durations for people: three significant digits, in a fitting unit.
 
-Imports nothing: every run loads it.
+This module imports nothing, since every run loads it.
 """
 
 from __future__ import annotations
@@ -24,39 +24,42 @@ _UNREADABLE = 1e15
 
 
 def size(bytes_: float) -> str:
-    """Bytes as people read them."""
+    """Format a number of bytes, such as ``1.5 GB``."""
     return _in_unit(bytes_, _BYTES)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them, from microseconds to days."""
+    """Format a duration given in seconds, in a unit from microseconds to days."""
     return _in_unit(seconds, _SECONDS)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """What seconds are multiplied by in the unit that fits a duration, and its name."""
+    """Return (factor, unit name) for a duration given in seconds. The factor converts seconds into
+    the unit in which the duration is best shown."""
     return _unit(seconds, _SECONDS)
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """A number as people read it: thousands apart, at least so many digits that count, and no power
-    of ten below 10**15."""
+    """Format a number with at least ``digits`` significant digits. Numbers with more integer digits
+    are shown in full, with thousands separators, up to 10**15."""
     whole = 10.0 ** (digits - 1) <= abs(_rounded(value, digits)) < _UNREADABLE
     return f"{value:,.0f}" if whole else f"{value:.{digits}g}"
 
 
 def _in_unit(value: float, units: tuple[tuple[float, float, str], ...]) -> str:
-    """A value in the unit that fits it.
+    """Format a value in the unit that fits it.
 
     Args:
-        units: (limit, what a value is multiplied by, name), ascending.
+        units: (limit, factor, name) of each unit, with ascending limits. The unit applies to values
+            below its limit; the factor converts a value into it.
     """
     factor, name = _unit(value, units)
     return f"{figure(value * factor)} {name}"
 
 
 def _unit(value: float, units: tuple[tuple[float, float, str], ...]) -> tuple[float, str]:
-    """The first unit below whose limit a value is as it is shown: 999.9 µs are 1 ms."""
+    """Return (factor, name) of the first unit whose limit is above the rounded value. Rounding to
+    three digits comes first, so that 999.9 µs is shown as 1 ms."""
     magnitude = abs(_rounded(value))
     for limit, factor, name in units:
         if magnitude < limit:

@@ -1,2 +1,2 @@
-"""The instruments that come with voirkit, each in a folder of its own; voirkit finds them by this
+"""The instruments that come with voirkit, each in its own folder; voirkit finds them through this
 package's entry points."""

@@ -1,10 +1,10 @@
-"""What goes on while the script runs, without it: a process that reads the run directory, and a
-thread that acts every so many seconds.
+"""Helpers for work beside the running script: a process that reads the run directory, and a thread
+that acts at a fixed interval.
 
-The process serves, sends or writes what it reads. It is no child of the program, which may wait for
-all its children, and ends when it is told to, or when the program is gone. What it computes costs
-the program nothing but processors; how much of them is part of the run's overhead. The thread never
-acts while the program forks, and never raises into it.
+The process serves, sends or writes what it reads. It is not a child of the program, because the
+program may wait for all its children. It ends when it is told to, or when the program has ended. It
+costs the program only CPU time, which is counted as overhead of the run. The thread never acts
+while the program forks, and never raises an exception into the program.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
-# The first place where python would look is the current folder, which may hold a numpy.py of its
-# own.
+# With ``python -c``, ``sys.path[0]`` is the current folder, which may contain e.g. a numpy.py of
+# the user. This program replaces it with the folder of voirkit_instruments.
 _PYTHON = """
 import os, sys
 if os.fork():
@@ -39,13 +39,13 @@ sys.exit(main(sys.argv[1:]))
 
 
 class RunReader:
-    """Starts another process, which reads the run directory while the run goes on.
+    """A separate process, started by this one, that reads the run directory during the run.
 
     Args:
-        module: Has ``main(words) -> exit code``. It reads lines of JSON from standard input, to its
-            end, and may write such lines to standard output; what it prints on standard error is
-            for ``failure``.
-        words: For ``main``.
+        module: Name of a module with ``main(words) -> exit code``. ``main`` reads lines of JSON
+            from standard input until it ends, and may write lines of JSON to standard output. The
+            last line that it prints on standard error is returned by ``failure``.
+        words: Arguments of ``main``.
     """
 
     def __init__(self, module: str, *words: str) -> None:
@@ -57,12 +57,14 @@ class RunReader:
             for key, value in os.environ.items()
             if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")
         }
-        # Nothing is multiplied there: numpy's library would start a thread for each processor.
+        # The process multiplies no matrices: numpy's library would start a thread for each
+        # processor.
         environment.update(
             dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         )
         command = [sys.executable, "-c", _PYTHON, package, module, *words]
-        # No pipe: a program that has SIGPIPE end it would be ended by a reader that has.
+        # A socket, not a pipe: writing to a pipe whose reader has ended would kill a program that
+        # has reset SIGPIPE to its default.
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._popen = Popen(
@@ -80,7 +82,8 @@ class RunReader:
         self.has_ended = False
 
     def first_line(self) -> str:
-        """What it prints first, once that is there; nothing if it has ended before."""
+        """Wait for the line that the process prints after its pid, and return it; empty if the
+        process ends before."""
         while self._lines.count(b"\n") < 2 and not self.has_ended:
             self._receive_bytes(None)
         pid, line, *_ = *self._lines.split(b"\n"), b"", b""
@@ -90,16 +93,16 @@ class RunReader:
         return line.decode()
 
     def send(self, message: object) -> None:
-        """Send it a line; none if it does not take any, since it has ended, or hangs."""
+        """Send a message as a line of JSON; it is dropped if the process has ended or hangs."""
         if self._is_there():
             try:
                 self._socket.send(json.dumps(message).encode() + b"\n", _QUIETLY)
             except OSError:
-                pass  # it has ended, or its buffer is full
+                pass  # the process has ended, or its buffer is full
 
     def receive(self, within_s: float = 0.0) -> list[Any]:
-        """What it has sent since the last call, and sends at most so much later; ``has_ended`` is
-        true from its end on."""
+        """Return the messages that the process has sent since the last call, waiting up to
+        ``within_s`` for the first. ``has_ended`` is True once the process has ended."""
         while self._receive_bytes(within_s):
             if self._lines.endswith(b"\n"):
                 break
@@ -107,7 +110,7 @@ class RunReader:
         return [json.loads(line) for line in whole if line.startswith(b"{")]
 
     def _receive_bytes(self, within_s: float | None) -> bool:
-        """Read what arrives within ``within_s`` (None: no limit); True if anything did."""
+        """Read the bytes that arrive within ``within_s`` (None: no limit); True if any arrived."""
         from select import select
 
         if (
@@ -125,8 +128,8 @@ class RunReader:
         return bool(data)
 
     def _is_there(self) -> bool:
-        """Whether the descriptor is still this one's: a program may close what it does not know,
-        and get the number for a file."""
+        """True if the file descriptor still belongs to this socket. A program may close file
+        descriptors that it does not know, and then get the same number for a file of its own."""
         try:
             is_ours = os.path.samestat(os.fstat(self._socket.fileno()), self._identity)
         except OSError:
@@ -135,18 +138,21 @@ class RunReader:
         return is_ours
 
     def cpu_s(self) -> float:
-        """How long it has been on a processor, in steps of some 10 ms."""
+        """CPU time of the process in seconds, with a resolution of about 10 ms; 0 if its pid is not
+        known yet, or if it has ended."""
         return 0.0 if self._process is None else self._process.cpu_s()
 
     def end(self, within_s: float) -> list[Any]:
-        """Have it end, and wait so long for that; what it sends last. If ``has_ended`` is false
-        then it goes on by itself."""
+        """Tell the process to end, wait at most ``within_s`` for its end, and return the last
+        messages that it sends. If ``has_ended`` is False afterwards, the process continues on its
+        own."""
         if self._is_there():
             try:
-                # its input ends, also where forked processes of the program hold the descriptor
+                # this ends its standard input, even if forked children of the program hold the
+                # descriptor
                 self._socket.shutdown(socket.SHUT_WR)
             except OSError:
-                pass  # it has ended
+                pass  # the process has ended
         until, last = time.monotonic() + within_s, []
         while not self.has_ended and (remaining_s := until - time.monotonic()) > 0:
             last += self.receive(remaining_s)
@@ -159,28 +165,31 @@ class RunReader:
         return last
 
     def failure(self) -> str:
-        """The last line that it has printed on standard error; only when it has ended."""
+        """Return the last line that the process printed on standard error; call it only when the
+        process has ended."""
         assert self._popen.stderr is not None
         lines = self._popen.stderr.read().decode(errors="replace").strip().splitlines()
         return str(lines[-1]) if lines else "no reason is known"
 
 
-LAST_S = 5.0  # how long the end of a run waits for what is being done: a driver may hang
+LAST_S = 5.0  # how long the end of a run waits for the current call of ``act``: a driver may hang
 
 
 class PeriodicThread:
-    """Calls ``act`` at once, every interval, and a last time when it is stopped; a subclass says
-    what is done.
+    """A thread that calls ``act`` when it starts, at every interval, and a last time when it is
+    stopped. A subclass defines ``act``.
 
     Args:
-        name: What the user knows it by.
-        interval_s: From one call to the next.
-        warn: Told, once, if it fails; it is not called again then.
-        consequence: What that means: ``no more samples are taken``.
+        name: The name of the work in warnings, and of the thread.
+        interval_s: Seconds from one call to the next.
+        warn: Called once, with a message, if ``act`` fails; after that ``act`` is not called again.
+            Also called if the thread does not stop in time.
+        consequence: What the failure means for the user, for the message: ``no more samples are
+            taken``.
 
     Attributes:
-        at_work: Held while something is done.
-        cost_s: Processor time of this thread.
+        at_work: A lock that is held while ``act`` runs.
+        cost_s: CPU time of this thread, in seconds.
     """
 
     def __init__(
@@ -198,11 +207,11 @@ class PeriodicThread:
         self.cost_s, self.failed = 0.0, False
 
     def act(self) -> None:
-        """What is done."""
+        """Do the work of one interval; a subclass defines it."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         at_fork(
             "instruments",
             before=self._before_fork,
@@ -212,7 +221,7 @@ class PeriodicThread:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Act a last time, and end; whether that came in time."""
+        """Stop the thread after a last call of ``act``; True if it ended within ``LAST_S``."""
         self._over.set()
         self._thread.join(LAST_S)
         self._is_over = True
@@ -231,7 +240,7 @@ class PeriodicThread:
         try:
             self.at_work.release()
         except RuntimeError:
-            pass  # it could not be had
+            pass  # the lock could not be acquired before the fork
 
     def _in_child(self) -> None:
         self.at_work, self._is_over = threading.RLock(), True
@@ -249,7 +258,7 @@ class PeriodicThread:
         try:
             with self.at_work:
                 self.act()
-        except Exception as exc:  # whatever the system shows: the program goes on
+        except Exception as exc:  # any error of the system: the program must continue
             self.failed = True
             self._warn(f"{self._name}: {self._consequence} ({type(exc).__name__}: {exc}).")
         self.cost_s += time.thread_time() - start_s

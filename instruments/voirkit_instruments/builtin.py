@@ -1,8 +1,8 @@
-"""The instruments that come with voirkit, in the order of reports: what the package's entry point
-names.
+"""The list of the built-in instruments, in the order in which reports show them. The package's
+entry point names it.
 
-Every run loads this module and the declarations that it imports, and nothing of what they record,
-analyse or show.
+Every run loads this module and the declarations that it imports, but none of the code that records,
+analyses or shows.
 """
 
 from __future__ import annotations
@@ -68,5 +68,5 @@ INSTRUMENTS = [
     steps.LOSS,
     resources.INSTRUMENT,
     symptoms.INSTRUMENT,
-    steps.STEPS,  # after those that it tells of its events
+    steps.STEPS,  # last: it sends its events to the instruments above
 ]

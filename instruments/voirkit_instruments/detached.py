@@ -1,5 +1,5 @@
-"""Runs a program beside this one that is not a child of it: the script's ``os.wait``, SIGCHLD and
-lists of children know nothing of it.
+"""Programs that run beside this process without being its children, so that the script's
+``os.wait``, SIGCHLD and lists of children do not show them.
 
 Linux only.
 """
@@ -20,21 +20,21 @@ _ENDS_S, _READY_S = 10.0, 30.0
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
 ANYBODY = -1  # for `let_trace`
 _SET_PTRACER = 0x59616D61
-# A shell that leaves the program behind and ends; its parent waits for the shell alone.
+# A shell that starts the program in the background and ends; only the shell has to be waited for.
 _LEAVE = 'output=$1; shift; "$@" >"$output" 2>&1 </dev/null & echo $!'
 
 
 class DetachedProcess(NamedTuple):
-    """A program that runs beside this one."""
+    """A program that runs beside this process, and is not its child."""
 
     pid: int
-    # when it began, in the kernel's ticks: another process that gets its number is not mistaken for
-    # it
+    # start time in the kernel's ticks, which distinguishes the process from a later one with its
+    # pid
     start_ticks: int
-    output: str  # the file with what it prints
+    output: str  # the file with the program's output
 
     def has_ended(self, within_s: float) -> bool:
-        """Whether it has ended, or does so in that time."""
+        """True if the process has ended, or ends within ``within_s``."""
         handle = self._handle()
         if handle is None:
             return True
@@ -44,7 +44,7 @@ class DetachedProcess(NamedTuple):
             os.close(handle)
 
     def interrupt(self, signal_number: signal.Signals = signal.SIGINT) -> None:
-        """Ask it to end, as Ctrl-C does."""
+        """Send the process a signal; the default asks it to end, as Ctrl-C does."""
         handle = self._handle()
         if handle is not None:
             try:
@@ -55,8 +55,9 @@ class DetachedProcess(NamedTuple):
                 os.close(handle)
 
     def _handle(self) -> int | None:
-        """A file descriptor of the process, to be closed; None if it has ended. Not kept: a script
-        may close all that it did not open."""
+        """Open a file descriptor of the process, which the caller must close; None if the process
+        has ended. It is not kept, because a script may close all descriptors that it did not
+        open."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -67,12 +68,13 @@ class DetachedProcess(NamedTuple):
         return None
 
     def cpu_s(self) -> float:
-        """How long it has been on a processor, in steps of some 10 ms."""
+        """CPU time of the process in seconds, with a resolution of about 10 ms; 0 if it has
+        ended."""
         now = _stat(self.pid)
         return now.ticks / os.sysconf("SC_CLK_TCK") if now.start_ticks == self.start_ticks else 0.0
 
     def read_output(self) -> str:
-        """What it has printed."""
+        """Return what the process has printed; empty if its file cannot be read."""
         try:
             with open(self.output, encoding="utf-8", errors="replace") as file:
                 return file.read().strip()
@@ -81,29 +83,29 @@ class DetachedProcess(NamedTuple):
 
 
 class CannotAttach(Exception):
-    """Why not, and on lines of their own what to do."""
+    """A profiler or tracer cannot be attached: the first line says why, the others what to do."""
 
 
 class TracedAlready(CannotAttach):
-    """Another tracer has the process: phases can be reported to it."""
+    """Another tracer is attached to the process; phases can be reported to that tracer."""
 
 
 class Attached(NamedTuple):
     """A profiler or tracer that watches this process."""
 
-    tool: str  # its name
+    tool: str  # name of the profiler or tracer
     process: DetachedProcess
-    version: str = ""  # of the tool, where it has one of its own
+    version: str = ""  # version of the tool, if it has one of its own
     program: str = ""
-    rate_hz: int = 0  # of a profiler: samples a second
-    log: str = ""  # of a tracer: what it writes
-    # of a tracer: by column, how far its figures can be trusted
+    rate_hz: int = 0  # of a profiler: samples per second
+    log: str = ""  # of a tracer: the file that it writes
+    # of a tracer: how far its figures can be trusted, by column
     trusted: Mapping[str, str] = MappingProxyType({})
 
 
 def refusal(who: str, why: Exception, instead: str) -> str:
-    """A warning: who cannot, what to do (the further lines of the error), and what happens
-    instead."""
+    """Return a warning: who failed and why, what the user can do (the further lines of the error),
+    and what happens instead."""
     fault, *todo = str(why).splitlines()
     return "\n  ".join([f"{who}{fault}", *todo, instead])
 
@@ -111,8 +113,9 @@ def refusal(who: str, why: Exception, instead: str) -> str:
 def start_detached(
     command: Sequence[str], output: str, environment: Mapping[str, str]
 ) -> DetachedProcess:
-    """Start a program. ``output``: a file for what it prints. Raises OSError: it cannot be started,
-    or would be a child of this process all the same: one that orphans come to."""
+    """Start a program that does not become a child of this process; ``output`` is a file for what
+    it prints. Raises OSError: it cannot be started, or it became a child because orphaned processes
+    become children of this process."""
     shell = ["/bin/sh", "-c", _LEAVE, "sh", output, *command]
     ended = run_to_end(shell, environment, stderr=subprocess.DEVNULL, start_new_session=True)
     if ended.returncode or not ended.stdout.strip().isdigit():
@@ -121,7 +124,7 @@ def start_detached(
     stat = _stat(pid)
     process = DetachedProcess(pid, stat.start_ticks, output)
     if stat.parent == os.getpid():
-        # the shell has it ignore SIGINT until it sets a handler of its own
+        # SIGTERM: the shell lets the program ignore SIGINT until it sets a handler of its own
         process.interrupt(signal.SIGTERM)
         if not process.has_ended(_ENDS_S):
             process.interrupt(signal.SIGKILL)
@@ -135,21 +138,21 @@ def start_detached(
 
 
 def process_of(pid: int) -> DetachedProcess:
-    """A process that runs beside this one already, whose output is nobody's."""
+    """Return a process that already runs beside this one; its output is not read."""
     return DetachedProcess(pid, _stat(pid).start_ticks, os.devnull)
 
 
 def run_to_end(
     command: Sequence[str], environment: Mapping[str, str], **more: Any
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program that ends soon, while no handler of the script's is called for the end of a
-    child.
+    """Run a program that ends soon, without calling the script's handler for the end of a child
+    (SIGCHLD).
 
     Args:
-        more: For ``subprocess.run``; without, errors are in the output too.
+        more: Arguments for ``subprocess.run``; by default, the output includes standard error.
 
     Raises:
-        OSError: It cannot be started.
+        OSError: The program cannot be started.
     """
     streams = {
         "stdin": subprocess.DEVNULL,
@@ -180,12 +183,12 @@ def attach_program(
     here are as for ``start_detached``.
 
     Args:
-        is_ready: Whether it does.
-        refuse: Makes an error of what it has printed, if it ended or does not begin.
-        every_s: How often that is looked at.
+        is_ready: True once the program watches this process.
+        refuse: Makes an error from the program's output, if it ends or is not ready in time.
+        every_s: Seconds between two calls of ``is_ready``.
 
     Raises:
-        CannotAttach: It cannot be started, or what ``refuse`` makes.
+        CannotAttach: The program cannot be started, or the error of ``refuse``.
     """
     try:
         process = start_detached(command, output, environment)
@@ -195,13 +198,13 @@ def attach_program(
                 process.interrupt()
                 raise refuse(process.read_output())
     except OSError as exc:
-        # also of a kernel, or of a container, that gives no descriptors of processes
+        # e.g. a kernel, or a container, without file descriptors of processes
         raise CannotAttach(f"{exc}.") from None
     return process
 
 
 def first_line(output: str) -> str:
-    """The first line of what a program has printed."""
+    """Return the first line that a program has printed and that is not empty."""
     return next(
         (line.strip()[:200] for line in output.splitlines() if line.strip()), "it printed nothing."
     )
@@ -211,8 +214,8 @@ def first_line(output: str) -> str:
 
 
 def let_trace(pid: int) -> None:
-    """Let another process than an ancestor trace this one, where the kernel (Yama) requires that;
-    0: none any more."""
+    """Allow process ``pid``, which need not be an ancestor, to trace this process, if the kernel
+    (Yama) requires permission; 0 revokes it."""
     if not os.path.exists(YAMA):
         return
     import ctypes
@@ -220,11 +223,11 @@ def let_trace(pid: int) -> None:
     try:
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
     except (OSError, AttributeError):
-        pass  # the tracer is about to report what it may not do
+        pass  # the tracer itself reports what it is not allowed to do
 
 
 def tracer_pid() -> int:
-    """The process that traces this one; 0 without any."""
+    """Return the pid of the process that traces this one; 0 if there is none."""
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("TracerPid:")), 0)
@@ -233,19 +236,19 @@ def tracer_pid() -> int:
 
 
 def has_proc() -> bool:
-    """Whether processes can be seen here (``/proc``), as they cannot where somebody has only
-    changed the root."""
+    """True if ``/proc`` shows processes; after a bare change of the root folder (``chroot``) it
+    does not."""
     return os.path.exists("/proc/self/stat")
 
 
 class _Stat(NamedTuple):
     parent: int = 0
-    ticks: int = 0  # that it has been on a processor
+    ticks: int = 0  # of CPU time
     start_ticks: int = 0
 
 
 def _stat(pid: int) -> _Stat:
-    """What the kernel says of a process; zeros of one that is gone."""
+    """Read the kernel's figures of a process (``/proc/PID/stat``); zeros if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             _, _, fields = file.read().rpartition(")")

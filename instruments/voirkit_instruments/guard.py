@@ -1,5 +1,5 @@
-"""What an instrument does in the program's own calls: it fails once, for the run, and never for the
-program."""
+"""A guard for functions of an instrument that run inside the program's own calls. The first failure
+switches them off for the rest of the run, and is never raised in the program."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Functions of one instrument that are switched off together: by hand, or when one of them
-    fails.
+    """A group of functions of one instrument that are switched off together: on request, or when
+    one of them fails.
 
     Args:
-        warn: Told of the first failure.
-        consequence: What is not done any more; the beginning of that sentence.
+        warn: Called with a message at the first failure.
+        consequence: What no longer happens after a failure; the message begins with it.
 
     Attributes:
-        is_off: Whether none of them does anything any more.
+        is_off: True if the functions no longer do anything.
     """
 
     def __init__(self, warn: Callable[[str], None], consequence: str) -> None:
@@ -30,8 +30,8 @@ class Guard:
         self.is_off = False
 
     def guarded(self, function: Callable[..., None]) -> Callable[..., None]:
-        """A function that does the same, and does not raise. What ends a run on purpose is no
-        failure."""
+        """Wrap ``function`` so that it does not raise. Exceptions that end a run on purpose, and
+        those of the program's signal handlers, are not failures and are passed on."""
 
         def guarded(*arguments: Any) -> None:
             if self.is_off:

@@ -1,9 +1,8 @@
-"""Objects of the program by their identity, none of them kept alive: values by object, and numbers
-for objects as they come.
+"""Values and numbers for objects of the program, by identity; the objects are not kept alive.
 
-Loaders and their iterators' episodes are numbered so, the same for all instruments of a run that
-speak of loaders. An episode is what one ``iter(loader)`` begins: most often an epoch, or its
-validation.
+Loaders and the episodes of their iterators are numbered in this way. All instruments of a run that
+report on loaders use the same numbers. An episode is one pass that ``iter(loader)`` begins: usually
+an epoch of training, or a validation.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class IdentityMap:
-    """Values by objects that are not kept alive, hashed or compared."""
+    """A map from objects to values. The objects are not kept alive, hashed or compared."""
 
     def __init__(self) -> None:
-        # by identity: a reference to the object, and the value
+        # by id of the object: a weak reference to it, and its value
         self._entries: dict[int, tuple[Any, Any]] = {}
 
     def __setitem__(self, thing: object, value: object) -> None:
-        """As of a dictionary. Raises TypeError: it cannot be referred to weakly."""
+        """Set the value of an object. Raises TypeError: the object cannot be weakly referenced."""
         key, entries = id(thing), self._entries
 
         def forget(reference: Any) -> None:
@@ -36,7 +35,7 @@ class IdentityMap:
         entries[key] = (weakref.ref(thing, forget), value)
 
     def get(self, thing: object) -> Any:
-        """The value of an object; None without."""
+        """Return the value of an object; None if it has none."""
         entry = self._entries.get(id(thing))
         if entry is None:
             return None
@@ -44,7 +43,7 @@ class IdentityMap:
         return value if reference() is thing else None
 
     def items(self) -> list[tuple[Any, Any]]:
-        """The objects that are alive, and their values."""
+        """Return the objects that are alive, with their values."""
         return [
             (thing, value)
             for reference, value in list(self._entries.values())
@@ -53,15 +52,15 @@ class IdentityMap:
 
 
 class Ordinals:
-    """Numbers objects as they come, 0, 1, ..., without keeping them alive, hashing or comparing
-    them."""
+    """Numbers for objects in order of first use, 0, 1, ...; the objects are not kept alive, hashed
+    or compared."""
 
     def __init__(self) -> None:
         self._known = IdentityMap()
         self._next = 0
 
     def of(self, thing: object) -> int:
-        """The number of an object. Raises TypeError: it cannot be referred to weakly."""
+        """Return the number of an object. Raises TypeError: it cannot be weakly referenced."""
         number: int | None = self._known.get(thing)
         if number is None:
             number = self._known[thing] = self._next
@@ -70,24 +69,24 @@ class Ordinals:
 
 
 class LoaderNumbers:
-    """Of one run, in one process and those that are forked from it."""
+    """Numbers of the loaders and episodes of one run, in one process and those forked from it."""
 
     def __init__(self) -> None:
         self._loaders = Ordinals()
         self._episodes = count()
-        self._begun = IdentityMap()  # of an iterator the episode that nobody has settled yet
+        self._begun = IdentityMap()  # by iterator: an episode that ``episode`` has not returned yet
 
     def loader(self, loader: object) -> int:
         return self._loaders.of(loader)
 
     def begin_episode(self, iterator: object) -> int:
-        """An iterator is being made, or begins again: the number of its episode."""
+        """Return the number of a new episode, when an iterator is made or begins again."""
         episode = self._begun[iterator] = next(self._episodes)
         return episode
 
     def episode(self, iterator: object) -> int:
-        """An iterator has been made, or has begun again: the number that ``begin_episode`` gave, or
-        a new one if that was not called."""
+        """Return the episode of an iterator that has been made, or has begun again: the number that
+        ``begin_episode`` gave, or a new one if that was not called."""
         episode: int | None = self._begun.get(iterator)
         if episode is None:
             return next(self._episodes)
@@ -99,8 +98,8 @@ _LOADERS = ("torch.utils.data.dataloader", "torchdata.stateful_dataloader.statef
 
 
 def is_starting_worker() -> bool:
-    """Whether a loader is about to start a worker, in this thread; true in a worker that has just
-    been forked as well."""
+    """True if this thread is inside a loader that starts a worker, or in a worker that was just
+    forked."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") in _LOADERS:

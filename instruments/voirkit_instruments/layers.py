@@ -1,4 +1,4 @@
-"""The layers of a model, and which of them work otherwise in train mode than in eval mode.
+"""The layers of a model, and those that behave differently in train mode and eval mode.
 
 Nothing of the program is called: a module's own ``children()`` and ``parameters()`` may be
 overridden.
@@ -16,7 +16,7 @@ _DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvisi
 
 
 def modules(module: Any) -> list[tuple[str, Any]]:
-    """A module and all inside of it, each once, with their full names."""
+    """Return a module and all modules inside it, each once, with their full names."""
     layers: list[tuple[str, Any]] = []
     visited: set[int] = set()
     stack = [("", module)]
@@ -34,7 +34,7 @@ def modules(module: Any) -> list[tuple[str, Any]]:
 
 
 def drops(torch: ModuleType, layer: Any) -> bool:
-    """Whether a layer drops values in train mode."""
+    """True if a layer drops values in train mode."""
     nn = torch.nn
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         return bool(layer.p > 0)
@@ -48,25 +48,26 @@ def drops(torch: ModuleType, layer: Any) -> bool:
 
 
 def keeps_statistics(torch: ModuleType, layer: Any) -> bool:
-    """Whether a layer keeps running statistics, which each batch changes in train mode."""
+    """True if a layer keeps running statistics, which each batch changes in train mode."""
     return isinstance(layer, torch.nn.modules.batchnorm._NormBase) and bool(
         layer.track_running_stats
     )
 
 
 def depends_on_mode(torch: ModuleType, module: Any) -> bool:
-    """Whether any layer of a model that is in train mode would work otherwise in eval mode."""
+    """True if any layer of a model that is in train mode would behave differently in eval mode."""
     in_training = [layer for _, layer in modules(module) if layer.training]
     return any(drops(torch, layer) or keeps_statistics(torch, layer) for layer in in_training)
 
 
 def children(module: Any) -> dict[str, Any]:
-    """The modules right inside of one, by name."""
+    """Return the direct submodules of a module, by name."""
     children = vars(module).get("_modules")
     return children if isinstance(children, dict) else {}
 
 
 def parameters(module: Any) -> dict[str, Any]:
-    """Its own parameters, by name, without those of the modules in it; some may be None."""
+    """Return a module's own parameters, by name, without those of its submodules; some may be
+    None."""
     parameters = vars(module).get("_parameters")
     return parameters if isinstance(parameters, dict) else {}

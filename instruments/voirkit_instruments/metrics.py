@@ -1,5 +1,5 @@
-"""A run at a moment as metrics, under the same names wherever they go: what ``--prometheus`` serves
-and ``--otlp`` sends."""
+"""Metrics of the current state of a run, under the same names for ``--prometheus`` and
+``--otlp``."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 
 from voirkit.live import Picture
 
-Values = Iterable[tuple[tuple[str, ...], float]]  # of each combination of labels
+Values = Iterable[tuple[tuple[str, ...], float]]  # (labels, value) for each combination of labels
 
 
 class Metric(NamedTuple):
     """A metric.
 
     Attributes:
-        name: With its unit, as Prometheus has it.
-        text: What it is.
-        labels: Names of its labels.
-        values: From a picture to its values; none if nothing is known.
-        is_total: Whether it only grows.
+        name: The name with the unit, in Prometheus's style.
+        text: The description.
+        labels: The names of the labels.
+        values: Returns the values from a ``Picture`` of the run; none if nothing is known.
+        is_total: True if the value only grows.
     """
 
     name: str
@@ -98,7 +98,7 @@ METRICS: Sequence[Metric] = (
         ("name", "units"),
         lambda picture: [((part.name, part.units), part.value) for part in picture.devices],
     ),
-    # Of several ranks; what stands above is of all of them.
+    # One value for each rank. The metrics above cover all ranks.
     Metric(
         "voirkit_rank_step_seconds",
         "Median time of the last steps of a rank",

@@ -1,9 +1,9 @@
-"""Whose a source file is, and lines of the program by frame.
+"""The owner of a source file, and the line of the program for a stack frame.
 
-A file is the program's unless something says that it was installed: the name of its folder
-(``site-packages``), metadata of a distribution beside its package (``pip install --target``, found
-through a ``.pth`` or PYTHONPATH), or that it is Python's, torch's or voirkit's own. What was
-installed to be edited is the program's.
+A file belongs to the program unless it is a file of Python, torch or voirkit, or was installed. It
+was installed if its folder says so (``site-packages``), or if the metadata of a distribution lies
+beside its package (``pip install --target``, found through a ``.pth`` or PYTHONPATH). An editable
+install belongs to the program.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ _TORCH = ("torch", "functorch")
 
 
 class Owner(Enum):
-    """Whose a source file is."""
+    """The kinds of owners of a source file."""
 
     PROGRAM = "the program"
     TORCH = "torch"
     PACKAGE = "another package"
-    # that does not hold the script: packages', most often, which it need not say
+    # an archive that does not hold the script; most often it holds packages, but its path need not
+    # show that
     ARCHIVE = "an archive"
     PYTHON = "Python"
     VOIRKIT = "voirkit"
@@ -42,11 +43,11 @@ class Owner(Enum):
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def file_owner(path: str) -> Owner:
-    """Whose a source file is.
+    """Return the owner of a source file.
 
     Args:
-        path: As ``co_filename`` has it. One that is relative or of another machine is judged by the
-            names of its folders alone.
+        path: The path as in ``co_filename``. A path that is relative, or from another machine, is
+            judged only by the names of its folders.
     """
     if path.startswith("<"):
         return Owner.PYTHON
@@ -68,8 +69,8 @@ def file_owner(path: str) -> Owner:
 
 
 def _owner_in_site(site: re.Match[str]) -> Owner:
-    """Whose a file in a folder of installed packages is; a package there may be a link to a folder
-    that is edited."""
+    """Return the owner of a file in a folder of installed packages. A package there may be a
+    symbolic link to a folder elsewhere, which then decides."""
     package = os.path.join(site["root"], site["top"])[1:]
     if os.path.islink(package):
         target = os.path.realpath(package)
@@ -94,8 +95,8 @@ def _voirkit_folders() -> tuple[str, ...]:
 
 
 def _torch_folder() -> tuple[str, ...]:
-    """The folder of the torch that is imported, which may have been built where its sources lie;
-    nothing without one."""
+    """Return the folder of the imported torch, which is needed for a torch that was built in its
+    source folder; empty if torch is not imported."""
     file = getattr(sys.modules.get("torch"), "__file__", None)
     return (os.path.dirname(os.path.abspath(file)) + os.sep,) if type(file) is str else ()
 
@@ -108,8 +109,8 @@ def _python_folders() -> tuple[str, ...]:
 
 
 def _import_roots(path: str) -> Iterator[tuple[str, str]]:
-    """Folders from which a file may have been imported, each with the name of its package or module
-    there (``six.py``)."""
+    """Yield the folders from which a file may have been imported, each with the name of the file's
+    package or module in it (``six.py``)."""
     folders = [
         entry
         for entry in sys.path
@@ -127,8 +128,8 @@ def _import_roots(path: str) -> Iterator[tuple[str, str]]:
 
 @lru_cache(maxsize=_MOST_KNOWN)
 def _installed_in(folder: str) -> frozenset[str]:
-    """The packages and modules of a folder that belong to installed distributions: their metadata
-    lies beside them."""
+    """Return the packages and modules of a folder that belong to installed distributions, whose
+    metadata lies in the same folder."""
     names: set[str] = set()
     try:
         for name in os.listdir(folder):
@@ -140,13 +141,13 @@ def _installed_in(folder: str) -> frozenset[str]:
 
 
 def _names_of_distribution(metadata: str) -> set[str]:
-    """The packages and modules of a distribution; none if it was installed to be edited."""
+    """Return the packages and modules of a distribution; empty for an editable install."""
     try:
         origin = json.loads(file_text(os.path.join(metadata, "direct_url.json")) or "{}")
         if origin.get("dir_info", {}).get("editable"):
             return set()
     except (ValueError, AttributeError):
-        pass  # it says nothing that is known
+        pass  # unknown content
     lines = file_text(os.path.join(metadata, "RECORD")).splitlines()
     if lines:
         return {line.partition(",")[0].partition("/")[0] for line in lines}
@@ -157,7 +158,7 @@ def _names_of_distribution(metadata: str) -> set[str]:
 
 
 def file_text(path: str) -> str:
-    """What a small file says; nothing if it cannot be read."""
+    """Return the text of a small file; empty if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -166,7 +167,7 @@ def file_text(path: str) -> str:
 
 
 def _is_in_archive(path: str) -> bool:
-    """Whether a file lies in an archive that does not hold the script."""
+    """True if a file lies in an archive that does not hold the script."""
     match = _ARCHIVE.match(path)
     if match is None or not os.path.isfile(match["archive"]):
         return False
@@ -175,16 +176,16 @@ def _is_in_archive(path: str) -> bool:
 
 
 class Places:
-    """Lines of the program by frame."""
+    """Finds the line of the program that a stack frame stems from, with caches."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Owner] = {}  # whose code it is, by identity
-        self._kept: list[CodeType] = []  # so that identities stay their own
+        self._known: dict[int, Owner] = {}  # the owner of each code object, by identity
+        self._kept: list[CodeType] = []  # keeps the code objects, so that ids are not reused
         self._texts: dict[tuple[int, int], str] = {}
 
     def of(self, frame: FrameType | None) -> str | None:
-        """The first line of the program's own code from a frame outwards; else of a package that is
-        not torch; None without any."""
+        """Return the line of the innermost frame, from ``frame`` outwards, that runs the program's
+        own code; if there is none, code of a package other than torch. None if there is neither."""
         package, remaining = None, _MOST_FRAMES
         cache = self._known
         while frame is not None and remaining:
@@ -218,8 +219,8 @@ class Places:
 
 
 def _display_path(path: str) -> str:
-    """A path as the user knows it: from the folder of the script, or the current one, if it lies
-    there; otherwise the file's name."""
+    """Return a path as the user knows it: relative to the folder of the script or to the current
+    folder, if the file lies in one of them; otherwise the file's name."""
     path = os.path.abspath(path)
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     for folder in (os.path.dirname(os.path.abspath(script)) if script else None, os.getcwd()):

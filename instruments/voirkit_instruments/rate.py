@@ -1,8 +1,8 @@
-"""``rate``: voir's instrument for voirfiles, which turns steps into items per second.
+"""``rate``: voir's instrument for voirfiles that turns steps into items per second.
 
-Counts steps given with a task: between two of them (``give(task="train", batch=x)``), or inside
-``wrap("step", task="train", batch=x)``, as ``voirkit.iterate`` does it. Tasks and threads are kept
-apart, batches of any type are counted, and the clock is monotonic.
+It counts steps that are given with a task: from one event to the next (``give(task="train",
+batch=x)``), or inside ``wrap("step", task="train", batch=x)``, as ``voirkit.iterate`` does. Tasks
+and threads are counted separately, batches of any type are counted, and the clock is monotonic.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class _Interval:
-    """What one task has done since its last rate."""
+    """Items, steps and time of one task since its last rate."""
 
     items = steps = time_ns = skipped = 0
     begin_ns: int | None = None
 
 
 class StepRate:
-    """Pairs steps and reduces them; one event goes in, a rate comes out where an interval ends.
+    """Counter of steps that takes events and gives a rate at the end of each interval.
 
     Args:
-        give: Takes ``rate``, ``units`` and ``task``.
-        count: The items of a batch, or None if unknown.
-        interval, skip, method, sync: As of ``rate``.
-        clock: Monotonic nanoseconds.
+        give: Called with ``rate``, ``units`` and ``task``.
+        count: Returns the number of items in a batch, or None if unknown.
+        interval, skip, method, sync: See ``rate``.
+        clock: Returns monotonic nanoseconds.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StepRate:
         self._intervals: dict[object, _Interval] = {}
 
     def on_event(self, event: dict[str, Any]) -> None:
-        """Take in a given event."""
+        """Count the step that ends with a given event, if one does."""
         wrap = event.get("$wrap")
         if wrap is not None:
             key = (wrap.get("id"), get_ident())
@@ -81,7 +81,8 @@ class StepRate:
             self._last[key] = now if before is None else self._step(event, before, now)
 
     def _step(self, event: dict[str, Any], begin_ns: int, end: int) -> int:
-        """Count one step; returns its end, which is later if the device was waited for."""
+        """Count one step. Returns its end, which is later than ``end`` if the device was
+        synchronised."""
         items = event.get("batch_size")
         if "batch_size" not in event and event.get("batch") is not None:
             items = self._count(event["batch"])
@@ -116,7 +117,7 @@ class StepRate:
             self._give(rate=items * 1e9 / time_ns, units="items/s", task=task)
 
     def finish(self) -> None:
-        """Give the rate of what is left at the end of the run."""
+        """Give the rate of the steps that remain at the end of the run."""
         for task, interval in self._intervals.items():
             if interval.steps:
                 self._close(task, interval)
@@ -134,12 +135,13 @@ def rate(
     """Give ``rate`` (items/s), ``units`` and ``task``.
 
     Args:
-        interval: How many steps make a rate, or a duration such as ``"1s"``.
-        skip: How many rates of each task are left out at first (warm-up).
-        method: ``"delta"``: items of the second over the time between two events of a task;
-            ``"wrap"``: items over the time inside ``wrap("step", task=…)``; None: both.
-        batch_size_calc: The items of a ``batch``; ``batch_size`` in the event goes before it.
-        sync: Called once a rate, and timed with it, such as ``torch.cuda.synchronize``.
+        interval: Number of steps for each rate, or a duration such as ``"1s"``.
+        skip: Number of first rates of each task to leave out (warm-up).
+        method: ``"delta"``: for two events of a task, the items of the second over the time between
+            them; ``"wrap"``: items over the time inside ``wrap("step", task=…)``; None: both.
+        batch_size_calc: Returns the number of items in a ``batch``; not called if the event has
+            ``batch_size``.
+        sync: Called once for each rate, such as ``torch.cuda.synchronize``; its time counts.
     """
     yield ov.phases.load_script
     counter = ItemCounter(lambda sentence: ov.warn(f"rate: {sentence}"), batch_size_calc)

@@ -1,15 +1,15 @@
-"""The common part of ``--tensorboard``, ``--mlflow`` and ``--wandb``: a run's figures while it goes
-on, and its results, where people look.
+"""The common part of ``--tensorboard``, ``--mlflow`` and ``--wandb``: sends a run's figures to an
+experiment tracker during the run, and its results at the end.
 
 Another process (``background``) reads the run directory once a second as ``voirkit watch`` does,
-makes figures of what it reads, and calls a tracker's library. So the library is never imported by
-voirkit into the program, nothing is computed there and no request waits there, nothing is done in a
-step, and a program that is killed has its figures all the same. What only the program knows it is
-told, by a thread that wakes once a second: the last loss, and the program's own run of the tracker.
-Of several ranks the first does all this, for all.
+computes figures from it, and calls the tracker's library. So in the program's process voirkit never
+imports the library, computes no figures, waits for no request, and adds no work to a step. The
+figures of a killed program are written too. A thread in the program wakes once a second and sends
+what only the program knows: the last loss, and the program's own run of the tracker. With several
+ranks, rank 0 does all this for all ranks.
 
 A tracker is a class of two methods behind a flag; see ``voirkit_instruments/tensorboard_writer``.
-``--otlp`` is one too.
+``--otlp`` is a tracker too.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-PREFIX = "voirkit/"  # of every name, also in a run of voirkit's own
+PREFIX = "voirkit/"  # begins every figure's name, also in a tracker's run that voirkit began
 EVERY_S = 1.0
-_MOST_LOSSES = 64  # that are written when the run is over
-COMPLETES_S = 60.0  # how long the end of a run waits for the tracker: a server may not answer
+_MOST_LOSSES = 64  # losses that are written after the run
+COMPLETES_S = 60.0  # longest wait for the tracker at the end of a run: a server may not answer
 
 
 # in the program's process
@@ -45,15 +45,15 @@ def check_installed(package: str, flag: str) -> None:
     """Refuse a flag whose library is not installed, without importing it.
 
     Raises:
-        CommandLineError: It is not.
+        CommandLineError: The library is not installed.
     """
     from importlib.util import find_spec
 
     first, *below = package.split(".")
     spec = find_spec(first)
     folders = list(spec.submodule_search_locations or ()) if spec is not None else []
-    # In the current folder there may be one of that name without python in it, which such a library
-    # has made.
+    # The current folder may contain a folder of the same name without Python files, which the
+    # library created for its data.
     if not any(os.path.isfile(os.path.join(folder, *below, "__init__.py")) for folder in folders):
         raise CommandLineError(
             f"it needs {package}, which is not installed.",
@@ -63,11 +63,12 @@ def check_installed(package: str, flag: str) -> None:
 
 
 class Link(PeriodicThread):
-    """Tells the process that writes what only the program knows, and does what it asks for.
+    """Thread in the program that sends the program's state to the writer process, and handles the
+    writer's messages.
 
     Args:
-        state: What to tell, as JSON.
-        receive: Called with what it sends.
+        state: Returns the state to send, which is written as JSON.
+        receive: Called with each message from the writer process.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Link(PeriodicThread):
         self._reader, self._state, self._receive = reader, state, receive
 
     def act(self) -> None:
-        """Exchange what is new."""
+        """Handle new messages of the writer process, and send it the current state."""
         if not self._reader.has_ended:
             for message in self._reader.receive():
                 self._receive(message)
@@ -98,15 +99,16 @@ def track(
     state: Callable[[], dict[str, Any]] = dict,
     receive_message: Callable[[Any], None] | None = None,
 ) -> Iterator[Phase]:
-    """Have a tracker written, while the script runs and at its end.
+    """Write to a tracker while the script runs and at its end.
 
     Args:
-        name: Of its flag and its instrument, whose module ``write`` has the class ``Writer``.
-        words: For the class.
-        package: The library; by default as the flag.
-        state: What else to tell it of the program, each second.
-        receive_message: Does what it asks for in the program's process, in another thread until the
-            script ends.
+        name: The name of the tracker's flag. The class ``Writer`` is in
+            ``voirkit_instruments.NAME_writer.write``.
+        words: Arguments for ``Writer``.
+        package: The tracker's library; by default it has the name of the flag.
+        state: Called each second; returns the program's state that is sent along with the loss.
+        receive_message: Called in the program's process with each message of the writer, in another
+            thread until the script ends.
     """
     if os.environ.get("RANK", "0") != "0":
         return
@@ -162,27 +164,28 @@ def track(
         if recorder is not None:
             recorder.timed(0, int(link.cost_s * 1e9), "instruments")
             used_s = reader.cpu_s()
-            start_s = start_s or used_s  # it has not come to its first figures
+            start_s = start_s or used_s  # the writer has not written its first figures yet
             recorder.timed(0, int(start_s * 1e9), "start")
             recorder.timed(0, int((used_s - start_s) * 1e9), "processes")
 
 
-# in the process that writes
+# in the writer process
 
 
 class Tracker:
-    """Where figures are written. A subclass is called ``Writer``, and makes its library do it.
+    """A destination of figures. A subclass is called ``Writer`` and writes them with the tracker's
+    library.
 
     Args:
         run_dir: The run directory.
-        words: Those of its flag.
+        words: The arguments of the tracker's flag.
         send: Sends a message to ``receive_message`` in the program's process.
 
     Attributes:
-        every_s: From one look to the next.
-        is_state: Whether figures are also written when no step has ended since.
-        picture: The run at this moment, of which the figures are.
-        program: What the program's process told last; empty before it has.
+        every_s: Seconds between two reads of the run directory.
+        is_state: True if figures are also written when no step has ended since the last ones.
+        picture: The run at this moment, from which the figures are computed.
+        program: The last message of the program's process; empty before the first message.
     """
 
     every_s = EVERY_S
@@ -194,24 +197,24 @@ class Tracker:
         self.picture: Picture
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Write what is known after a step; texts are those that are not as they were at the last
+        """Write the figures after a step. ``texts`` has only texts that have changed since the last
         call."""
         raise NotImplementedError
 
     def end(self, step: int, report: str) -> None:
-        """The run is over, and all its figures have been written; ``report`` is Markdown, empty of
-        a run that was killed."""
+        """End the tracker's run: all its figures have been written. ``report`` is Markdown, empty
+        for a run that was killed."""
         raise NotImplementedError
 
 
 def figures_of(
     picture: Picture, program: Mapping[str, Any] | None = None, pid: int | None = None
 ) -> dict[str, float]:
-    """A run at a moment as numbers by name.
+    """Return the figures of a run at one moment, by name.
 
     Args:
-        program: What the program's process told.
-        pid: That process, whose memory is looked at.
+        program: The last message of the program's process.
+        pid: The program's process, whose resident memory is read; None: memory is left out.
     """
     figures: dict[str, float] = {PREFIX + rate.name: rate.value for rate in picture.rates}
     if picture.steps:
@@ -243,7 +246,7 @@ def _step_figures(steps: Mapping[str, Any]) -> dict[str, float]:
 
 
 def texts_of(picture: Picture, run_dir: str) -> dict[str, str]:
-    """The verdict of a run, its reason, and the run directory, by name."""
+    """Return the run directory, the verdict of a run and its reason, by name."""
     texts = {f"{PREFIX}run_directory": run_dir}
     verdict = picture.verdict
     if verdict:
@@ -263,7 +266,7 @@ def _memory_bytes(pid: int) -> float:
 
 
 class _Program:
-    """The messages of the program's process, line by line."""
+    """Reader of the messages of the program's process: lines of JSON from a file descriptor."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -271,7 +274,7 @@ class _Program:
         self.is_over = False
 
     def listen(self, seconds: float) -> Iterator[dict[str, Any]]:
-        """The messages that come in that time; shorter where the run is over."""
+        """Yield the messages that arrive within some seconds; stop early when the run is over."""
         from select import select
 
         deadline_s = time.monotonic() + seconds
@@ -282,7 +285,7 @@ class _Program:
                 break
             try:
                 data = os.read(self._fd, 1 << 16)
-            except ConnectionError:  # it was killed, and had not taken what was sent to it
+            except ConnectionError:  # the program was killed before it read all of our messages
                 data = b""
             *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             self.is_over = not data
@@ -290,7 +293,7 @@ class _Program:
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    continue  # cut off: the program does not wait until there is room
+                    continue  # a truncated line: the program does not wait for a full buffer
 
 
 def follow(tracker: Tracker, program: _Program) -> None:
@@ -303,7 +306,7 @@ def follow(tracker: Tracker, program: _Program) -> None:
     picture, last_step, last_texts = _follow_steps(tracker, program, run)
     summary = read_summary(tracker.run_dir)
     if summary is None:
-        picture = run.update()  # it was killed
+        picture = run.update()  # no summary: the program was killed
         report = ""
     else:
         from voirkit.report.markdown import markdown
@@ -312,7 +315,7 @@ def follow(tracker: Tracker, program: _Program) -> None:
         picture = of_summary(summary)
         picture.last_step_s = last_step_s
         report = markdown(summary, tracker.run_dir)
-        # on a device losses are read when the run is over
+        # losses on a device are only read after the run
         if tracker.program.get("loss") is None and not tracker.is_state:
             _write_losses(tracker, summary)
     if picture is not None:
@@ -332,15 +335,15 @@ def follow(tracker: Tracker, program: _Program) -> None:
 def _follow_steps(
     tracker: Tracker, program: _Program, run: LiveRun
 ) -> tuple[Picture | None, int, dict[str, str]]:
-    """Write a run's figures while it goes on. Returns the last picture, and the step (0: none) and
-    the texts that were written last."""
+    """Write a run's figures until the run is over. Returns the last picture, the step that was
+    written last (0: none), and the texts that were written last."""
     from voirkit.runs.directory import read_manifest
 
     picture = None
     step = 0
     texts: dict[str, str] = {}
-    # True if the program has sent a message since its first step was seen: what it has begun before
-    # that is known then; None before that step
+    # True if the program has sent a message since its first step was seen: the message includes the
+    # tracker's run, if the program began one before that step. None before the first step
     is_informed = None
     pid = (read_manifest(tracker.run_dir) or {}).get("pid")
     while not program.is_over:
@@ -393,14 +396,14 @@ def _only_of_summary(summary: Mapping[str, Any]) -> dict[str, float]:
 
 
 def main(words: Sequence[str]) -> int:
-    """``WRITER RUN [WORD ...]``: write until standard input says that the run is over. Returns the
+    """``WRITER RUN [WORD ...]``: write until the run is over, when standard input ends. Returns the
     exit code."""
     from voirkit.instrument import resolve
 
     reference, run_dir, *arguments = words
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for fd in (1, 2):  # what a library says is nobody's here, and fills a pipe that nobody empties
+    for fd in (1, 2):  # a library's output would fill a pipe that no process reads
         os.dup2(nowhere, fd)
     print("following", file=answers)
 
@@ -412,7 +415,7 @@ def main(words: Sequence[str]) -> int:
 
     try:
         follow(resolve(reference)(run_dir, arguments, send), _Program(0))
-    except Exception as exc:  # what a library or a server raises
+    except Exception as exc:  # any error of a library or a server
         send({"failed": reason(exc)})
         return 1
     return 0

@@ -1,12 +1,12 @@
-"""How instruments inspect what the program has: whether the elements of a value may be read, as
-plain numbers, and in few words; and what such an inspection costs, so that it counts for none of
-the program's.
+"""Functions with which instruments inspect the program's values safely: whether a value's elements
+may be read, its plain number, and a short text of it.
 
-FSDP, ZeRO-3 and offloading resize the storage of parameters to 0 between two uses and leave their
-shape as it was: torch's own kernels then read at address 0, and the process dies. So every
-instrument asks here before it reads a tensor. Nothing of the program is called, nothing is
-allocated, no device is waited for (but where ``wait`` says so), no long text is made, and nothing
-raises. 2 us. Checked with torch 2.1 to 2.15.
+FSDP, ZeRO-3 and offloading resize the storage of parameters to 0 between two uses, but keep the
+shape. torch's own kernels then read at address 0, and the process dies. So every instrument calls
+these functions before it reads a tensor. They call no code of the program, allocate nothing, wait
+for no device (unless ``wait`` is set), make no long text, and never raise. A check takes 2 us. The
+cost of inspections is recorded as overhead, not as time of the program. Checked with torch 2.1 to
+2.15.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# What torch dispatches the operators of a tensor by that has plain memory. Those of a functorch
-# wrapper, a subclass with ``__torch_dispatch__`` (DTensor, FakeTensor), a sparse, quantized, nested
-# or meta tensor, and one of zeros without memory have others.
+# The dispatch keys of tensors in plain memory. Other keys belong to functorch wrappers, subclasses
+# with ``__torch_dispatch__`` (DTensor, FakeTensor), sparse, quantized, nested and meta tensors, and
+# tensors of zeros without memory.
 _PLAIN_KEYS = (
     "CPU",
     "CUDA",
@@ -55,7 +55,7 @@ _PLAIN_KEYS = (
 
 @cache
 def _plain_keys(torch: ModuleType) -> Any:
-    """The set of all these."""
+    """Return the set of the dispatch keys in ``_PLAIN_KEYS`` that this torch version has."""
     core = torch._C
     keys = core.DispatchKeySet(core.DispatchKey.CPU)
     for name in _PLAIN_KEYS:
@@ -66,7 +66,7 @@ def _plain_keys(torch: ModuleType) -> Any:
 
 @cache
 def _other_keys(torch: ModuleType) -> int:
-    """The bits of a set of dispatch keys that no tensor in plain memory has."""
+    """Return the bit mask of the dispatch keys that no tensor in plain memory has."""
     return ~int(_plain_keys(torch).raw_repr())
 
 
@@ -75,15 +75,15 @@ def _has_other_keys(torch: ModuleType, tensor: Any) -> bool:
     if hasattr(keys, "raw_repr"):
         return bool(keys.raw_repr() & _other_keys(torch))
     plain = _plain_keys(torch)
-    # torch 2.1 compares no sets but by their texts. It does not name the key of conjugates, which
-    # count as others there.
+    # In torch 2.1 sets of keys can only be compared as text. It has no name for the key of
+    # conjugate tensors, so these count as not plain there.
     return str(keys | plain) != str(plain)
 
 
 def is_readable(torch: ModuleType, tensor: Any) -> bool:
-    """Whether each element of a tensor lies in its storage, and this in memory. True of a plain
-    tensor without elements. Of subclasses that only have a ``__torch_function__`` too; other modes
-    and wrappers of the program see nothing of it."""
+    """True if each element of a tensor lies in its storage and the storage is in memory, or if a
+    plain tensor has no elements. Also works for subclasses that only have a ``__torch_function__``.
+    The program's modes and wrappers do not notice the check."""
     core = torch._C
     try:
         with core.DisableTorchFunction():
@@ -102,26 +102,26 @@ def is_readable(torch: ModuleType, tensor: Any) -> bool:
             )
             needed: int = (tensor.storage_offset() + last + 1) * tensor.element_size()
             return needed <= int(tensor.untyped_storage().nbytes())
-    except Exception:  # no tensor, a wrapper without a storage, or one of torch's that is not known
+    except Exception:  # not a tensor, a wrapper without a storage, or an unknown kind of tensor
         return False
 
 
 def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
-    """By type, what reads a number at an address."""
+    """Return, by dtype, the function that reads a number at an address."""
     from ctypes import (
         c_double,
         c_float,
         c_int64,
         c_uint16,
         c_uint32,
-    )  # not for those who only ask whether: a run without torch is one of them
+    )  # imported late: a run without torch only needs ``is_readable``
     from struct import pack, unpack
 
     float32, float64, bits = c_float.from_address, c_double.from_address, c_uint16.from_address
     int64 = c_int64.from_address
 
     def read_bfloat16(address: int) -> float:
-        # It is the upper half of a float32.
+        # A bfloat16 is the upper half of a float32.
         return c_float.from_buffer(c_uint32(bits(address).value << 16)).value
 
     def read_float16(address: int) -> float:
@@ -141,9 +141,9 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
 
 
 class ScalarReader:
-    """Reads tensors of one element so that the program cannot tell: no operator runs for what lies
-    in the CPU's memory. ``item()`` is an operator, which a profiler or a dispatch mode of the
-    program sees. Reading takes some 1 us."""
+    """Reads one-element tensors without the program noticing. It runs no operator for a tensor in
+    the CPU's memory, whereas ``item()`` is an operator, which a profiler or a dispatch mode of the
+    program sees. A read takes some 1 us."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._tensor, self._dispatch = torch.Tensor, torch.Tensor.__torch_dispatch__
@@ -161,9 +161,9 @@ class ScalarReader:
         self._from_memory = _readers(torch)
 
     def read(self, value: Any) -> Any:
-        """The number as a float, or for what lies on a device a tensor without a graph, to be read
-        when the run is over. None for what is not one plain element with storage, or cannot be had
-        without the program's noticing."""
+        """Return the number as a float. A tensor on a device is returned detached, to be read after
+        the run. Returns None if the value is not one plain element with storage, or if the program
+        would notice the read."""
         kind = type(value)
         try:
             if kind is self._tensor and not self._function_modes():
@@ -173,9 +173,9 @@ class ScalarReader:
             ):
                 with self._plainly():
                     return self._read(value)
-        except Exception:  # it has no storage (sparse, functorch)
+        except Exception:  # the tensor has no storage (sparse, functorch)
             pass
-        return None  # of a subclass with its own operators (DTensor, fake tensors) they would run
+        return None  # reading a subclass with its own operators (DTensor, FakeTensor) runs these
 
     def _read(self, value: Any) -> Any:
         if value.numel() != 1:
@@ -185,15 +185,15 @@ class ScalarReader:
         read = self._from_memory.get(value.dtype)
         if read is None:
             return None
-        # What ``is_readable`` asks, for one element of a plain tensor, in half the time: this is
-        # done at each step.
+        # The check of ``is_readable`` for one element of a plain tensor, in half the time: it runs
+        # at each step.
         offset, address = value.storage_offset(), value.data_ptr()
         if not address or (
             offset and value.untyped_storage().nbytes() < (offset + 1) * value.element_size()
         ):
             return None  # its storage was freed
         number = read(address)
-        return -number if value.is_neg() else number  # of such a view the memory holds the opposite
+        return -number if value.is_neg() else number  # memory of a negated view is not negated
 
     def _on_device(self, value: Any) -> Any:
         if value.device.type == "meta" or self._modes() or self._profiles():
@@ -203,17 +203,17 @@ class ScalarReader:
         return value.detach()
 
 
-_NESTED = 4  # divisions by constants inside of each other
+_NESTED = 4  # how many nested divisions by constants are followed
 _AS_IT_IS = ("ToCopyBackward0", "CloneBackward0")
 
 
 def constant_divisor(torch: ModuleType, loss: Any, read: Callable[[Any], Any]) -> float | None:
-    """By what constant a loss was divided, or multiplied by the inverse of, at the end of its
-    computation; None if by none, or if that cannot be known without the program's noticing (before
-    torch has ``SavedTensor.unpack_hook``).
+    """Return the constant by which a loss was divided at the end of its computation, or by whose
+    inverse it was multiplied. None if there is no such constant, or if it cannot be read without
+    the program noticing (torch versions without ``SavedTensor.unpack_hook``).
 
     Args:
-        read: Of a ``ScalarReader``.
+        read: ``ScalarReader.read``.
     """
     divisor = 1.0
     try:
@@ -229,7 +229,7 @@ def constant_divisor(torch: ModuleType, loss: Any, read: Callable[[Any], Any]) -
                 elif kind not in _AS_IT_IS:
                     break
                 node = node.next_functions[0][0]
-    except Exception:  # a graph that was freed, or a torch that is not like any known one
+    except Exception:  # the graph was freed, or this torch version has other attributes
         return None
     return None if abs(divisor - 1) < _PRECISION else divisor
 
@@ -238,8 +238,8 @@ _PRECISION = 1e-6
 
 
 def _saved_constant(node: Any, read: Callable[[Any], Any]) -> float | None:
-    """The number that a node of autograd's graph divides or multiplies by; None if gradients flow
-    into it, or it lies on a device."""
+    """Return the number by which a node of the autograd graph divides or multiplies. None if the
+    number needs a gradient itself, has a saved-tensor hook, or lies on a device."""
     if node.next_functions[1][0] is not None or node._raw_saved_other.unpack_hook is not None:
         return None
     constant = read(node._saved_other)
@@ -252,12 +252,12 @@ _DEEPEST = 2
 
 
 def number(value: Any, *, wait: bool = True) -> Any:
-    """The plain number that a one-element tensor, array or numpy scalar holds; a plain number as it
-    is; otherwise None.
+    """Return the plain number in a one-element tensor, array or numpy scalar, or a plain number as
+    it is; None for any other value.
 
     Args:
-        value: Anything.
-        wait: Whether to read from a device too. That waits until the device has computed the value.
+        value: Any object.
+        wait: Whether to read a value on a device too, which waits until the device has computed it.
     """
     if type(value) in (bool, int, float):
         return value
@@ -272,7 +272,7 @@ def number(value: Any, *, wait: bool = True) -> Any:
 
 
 def may_be_read(value: Any) -> bool:
-    """True if the elements of a tensor are in memory, and for whatever is not a tensor."""
+    """True if the elements of a tensor are in memory, or if the value is not a tensor."""
     torch = sys.modules.get("torch")
     return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # it is torch
 
@@ -282,9 +282,9 @@ def _on_cpu(value: Any) -> bool:
 
 
 def brief(value: Any, depth: int = 0) -> str:
-    """The value in few words: a number, a short text, or type, shape, dtype and device of a tensor.
-    A one-element tensor shows its number only if it lies in the CPU's memory: reading another waits
-    for the device."""
+    """Return a short text of a value: a number, a short string, or the type, shape, dtype and
+    device of a tensor. The number in a one-element tensor is shown only if it is in the CPU's
+    memory: reading from a device would wait for the device."""
     try:
         return _brief(value, depth)
     except Exception:  # an object may raise from any attribute
@@ -315,7 +315,7 @@ def _brief(value: Any, depth: int) -> str:
             f"{brief(k, depth + 1)}: {brief(value[k], depth + 1)}" for k in _first(value, depth)
         ]
         return _elements(kind.__name__, pairs, len(value))
-    from argparse import Namespace  # a process that multiprocessing starts may do without
+    from argparse import Namespace  # imported late: a multiprocessing child may not need it
 
     if isinstance(value, Namespace):
         attributes = vars(value)
@@ -328,7 +328,7 @@ def _brief(value: Any, depth: int) -> str:
 
 
 def _brief_array(value: Any, shape: Any, depth: int) -> str:
-    """A tensor or array in few words."""
+    """Return a short text of a tensor or array."""
     plain = number(value, wait=False)
     sizes = [int(size) for size in shape]
     dtype = str(value.dtype).removeprefix("torch.")
@@ -349,13 +349,14 @@ def _elements(name: str, texts: list[str], length: int) -> str:
     return f"{name}({', '.join(texts + more)})"
 
 
-# what an inspection costs
+# the cost of an inspection
 
-mute_calls: Callable[[int], object] | None = None  # of the engine of ``--calls``, while it records
+# set by the engine of ``--calls`` while it records; 1 mutes this thread, -1 ends that
+mute_calls: Callable[[int], object] | None = None
 
 
 class quiet:
-    """No call of torch in this thread is recorded by ``--calls`` until its end; may be nested."""
+    """Context manager in which ``--calls`` records no torch calls of this thread; may be nested."""
 
     __slots__ = ("_mute",)
 
@@ -370,16 +371,18 @@ class quiet:
 
 
 class ProbeCost:
-    """The inspections of one instrument: each is a phase of its own, a part of ``other`` in the
+    """Records the inspections of one instrument and their time.
+
+    Each inspection is a span ``voirkit.look`` of kind ``phase``. It is a part of ``other`` in the
     table of a step and of the overhead.
 
-    The phase is ``voirkit.look``, of kind ``phase``.
-
     Args:
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``span`` and ``timed``.
+        recorder: ``voirkit.trace.recorder``, or an object with its ``name``, ``span`` and
+            ``timed``.
 
     Attributes:
-        own_ns: How long they took.
+        own_ns: Time of all inspections, in nanoseconds.
+        n: Number of inspections.
     """
 
     def __init__(self, recorder: Any) -> None:
@@ -394,19 +397,19 @@ class ProbeCost:
         self.n += 1
 
     def report(self, records: int = 0) -> None:
-        """Add their cost to the run's overhead, with the number of records of another kind that
-        were made meanwhile."""
+        """Add the cost of the inspections to the run's overhead. ``records`` is the number of other
+        records that the inspections have written."""
         self._recorder.timed(self.n + records, self.own_ns, "instruments")
 
 
 def tensors_of(module: Any) -> Iterator[Any]:
-    """The parameters and buffers of a module and those in it, each once, by the tables themselves:
-    methods may be the program's."""
+    """Yield the parameters and buffers of a module and its submodules, each once. They are read
+    from the module's attributes, because its methods may be overridden by the program."""
     return _tensors_in(module, ("_parameters", "_buffers"))
 
 
 def parameters_of(module: Any) -> Iterator[Any]:
-    """Its parameters alone, likewise."""
+    """Yield the parameters of a module and its submodules, each once, as ``tensors_of`` does."""
     return _tensors_in(module, ("_parameters",))
 
 

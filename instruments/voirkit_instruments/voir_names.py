@@ -1,8 +1,8 @@
-"""The modules of voir 0.2 and where voirkit has what they hold: ``import voir`` finds them without
-voir (``voirkit.plugins``); and ``milabench.opt``, of the voirfiles in milabench's documentation of
-2022.
+"""Maps the modules and names of voir 0.2 to their equivalents in voirkit, so that ``import voir``
+works without voir (``voirkit.plugins``).
 
-Checked with the voirfiles of milabench (July 2026) and its ``benchmate``.
+``milabench.opt`` is included: voirfiles in milabench's documentation of 2022 import it. Checked
+with the voirfiles of milabench (July 2026) and its ``benchmate``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import voirkit
 
-VERSION = "0.2.24"  # whose names these are
+VERSION = "0.2.24"  # the version of voir that has these names
 
 _PACKAGE = "voirkit_instruments"
 _INSTRUMENTS = {
@@ -66,10 +66,10 @@ MODULES: Mapping[str, str | Mapping[str, str]] = {
 
 
 class _CurrentOverseer:
-    """voir's context variable, as far as it is read."""
+    """Read-only stand-in for voir's context variable of the current overseer."""
 
     def get(self, default: voirkit.Overseeing | None = None) -> voirkit.Overseeing | None:
-        """The overseer of the run, or the default when voirkit does not run this process."""
+        """Return the run's overseer, or the default if voirkit does not run this process."""
         return voirkit.current_overseer() or default
 
 

@@ -1,9 +1,9 @@
 """Annotations for training programs: ``with ai.compute.forward:``, ``@ai.data.item``, ``for batch
 in ai.dataloader.fetch.iter(loader):``.
 
-They cost next to nothing while nothing records, and import nothing but a few modules of python's
-own. They are a tree: eight categories of what a training program does, and what is in each; the
-names and where they stand are DFTracer's (checked with dftracer 2.2.0 and pydftracer 2.0.6).
+Annotations cost almost nothing while nothing records, and import only a few modules of Python's
+standard library. They form a tree: eight categories of a training program's work, and the parts of
+each. Names and structure are those of DFTracer (checked with dftracer 2.2.0 and pydftracer 2.0.6).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class IO(Node):
-    """What is done with files and other stores."""
+    """Operations on files and other storage."""
 
     open: Node
     read: Node
@@ -38,7 +38,7 @@ class Compute(Node):
 
 
 class Data(Node):
-    """One sample: getting and preparing it."""
+    """Loading and preparing one sample."""
 
     preprocess: Node
     item: Node
@@ -46,13 +46,13 @@ class Data(Node):
 
 
 class DataLoader(Node):
-    """Batches."""
+    """Fetching batches."""
 
     fetch: Node
 
 
 class Communication(Node):
-    """What ranks send one another."""
+    """Communication between ranks."""
 
     send: Node
     receive: Node
@@ -91,14 +91,14 @@ class Pipeline(Node):
 
 
 class Other(Node):
-    """All else."""
+    """Work that belongs to no other category."""
 
     log: Node
     io: IO
 
 
 class AI(Node):
-    """The root: what is said here is said about all."""
+    """The root of the tree: arguments and switches set here apply to all annotations."""
 
     compute: Compute
     data: Data
@@ -110,7 +110,7 @@ class AI(Node):
     other: Other
 
     def __reduce__(self) -> Any:
-        """The program's own tree is the one of the process that loads it."""
+        """Pickle the global tree ``ai`` by name: it loads as the ``ai`` of the loading process."""
         return "ai" if self is ai else super().__reduce__()
 
 
@@ -127,13 +127,13 @@ _CATEGORIES: dict[str, type[Node]] = {
 
 
 def grow() -> AI:
-    """A tree of its own; a program has one, ``ai``."""
+    """Create a new tree of annotations; a program uses the one tree ``ai``."""
     root = AI("ai_root", "ai_root")
     for category, kind in _CATEGORIES.items():
         node = kind(category, category, root, category)
         setattr(root, category, node)
         for word in kind.__annotations__:
-            # A bare word, but for input/output and what has no category of its own.
+            # The word alone, but with its category for ``io`` and in the category ``other``.
             name = f"{category}.{word}" if word == "io" or category == "other" else word
             below = (IO if word == "io" else Node)(category, name, node, word)
             setattr(node, word, below)
@@ -151,8 +151,8 @@ device, checkpoint, pipeline, other = ai.device, ai.checkpoint, ai.pipeline, ai.
 
 
 class _Tree(ModuleType):
-    """This module, which can be used as the tree: ``from voirkit import ai`` finds the one or the
-    other, by what was imported before."""
+    """Class of this module, which makes the module usable as the tree. ``from voirkit import ai``
+    returns the module or the tree, depending on earlier imports."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -166,7 +166,7 @@ class _Tree(ModuleType):
         return ai
 
     @property
-    # looked up before __enter__ is called, so that each entry has its own
+    # a property: ``with`` looks __exit__ up before it calls __enter__, so each entry gets its own
     def __exit__(self) -> Any:
         return ai.__exit__
 

@@ -1,9 +1,9 @@
-"""Makes a function that does what another does, within a span: plain functions, coroutines,
-generators, asynchronous generators.
+"""Wraps functions, coroutines, generators and asynchronous generators so that each call is recorded
+as a span.
 
-What is made stays what it was made from, to whoever asks (`inspect`, asyncio, help, pickle), and
-passes everything on: values sent and thrown in, return values, exceptions.  A span lasts as long as
-the work: that of a coroutine or generator from its first step to its end.
+A wrapper is of the same kind as the wrapped function to `inspect`, asyncio, help and pickle. It
+passes everything on: values sent and exceptions thrown in, return values, exceptions.  A span lasts
+as long as the work; the span of a coroutine or generator lasts from its first step to its end.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     Choose = Callable[[tuple[Any, ...], dict[str, Any]], Span]
 
-# Bits of co_flags; `inspect`, which has names for them, takes 20 ms to import.
+# Bits of co_flags. `inspect` has names for them, but takes 20 ms to import.
 _GENERATOR, _COROUTINE, _ITERABLE_COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x100, 0x200
 
 
 def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
-    """A function like ``fn`` whose calls are recorded as this span.
+    """Return a wrapper of ``fn`` whose calls are recorded as a span.
 
     Args:
-        fn: A function or any other callable. A ``staticmethod``, ``classmethod`` or property stays
-            one, a class itself: each of its objects is recorded while it is made, that is, during
-            its ``__init__``.
-        span: What is recorded.
-        choose: Finds the span of a call by its arguments, instead.
+        fn: A function or any other callable. The wrapper of a ``staticmethod``, ``classmethod`` or
+            property has the same type. A class is changed in place: the ``__init__`` of its objects
+            is recorded.
+        span: The span that is recorded.
+        choose: Returns the span of a call from the call's arguments; replaces ``span``.
 
     Raises:
         TypeError: ``fn`` cannot be called, or is a class without an ``__init__`` of its own.
@@ -59,12 +59,12 @@ def timed(fn: Any, span: Span, choose: Choose | None = None) -> Any:
     return _function(fn, span) if choose is None else _chosen(fn, choose)
 
 
-_of_properties: set[Any] = set()  # functions of theirs that are timed
+_of_properties: set[Any] = set()  # wrappers of the functions of properties
 
 
 def _property(fn: property, span: Span) -> property:
-    """A property whose reading, setting and deleting are recorded; what is already, of
-    ``@x.setter`` above ``@node``, is not again."""
+    """Return a property whose getter, setter and deleter are recorded. Functions that are recorded
+    already (``@x.setter`` above ``@node``) are not wrapped again."""
     functions = [
         f if f is None or f in _of_properties else timed(f, span)
         for f in (fn.fget, fn.fset, fn.fdel)
@@ -77,15 +77,15 @@ def _property(fn: property, span: Span) -> property:
 
 
 def _class(fn: type, span: Span) -> type:
-    # A class without one gets none: `dataclass` would then make none, and `__new__` alone be called
-    # otherwise than before.
+    # A class without its own `__init__` must not get one: `dataclass` would then not generate one,
+    # and a class with only `__new__` would be called differently.
     init = vars(fn).get("__init__")
     if not isinstance(init, types.FunctionType):
         raise TypeError(
             "an annotation decorates a function, or a class with an __init__ of its own, which"
             f" {fn.__name__} has not: decorate the method that is to be recorded"
         )
-    fn.__init__ = timed(init, span)  # type: ignore[misc]  # of this class alone
+    fn.__init__ = timed(init, span)  # type: ignore[misc]  # only in this class
     return fn
 
 
@@ -94,7 +94,7 @@ def _flags(fn: Any) -> int:
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
     marks = getattr(fn, "__dict__", {})
-    # inspect.markcoroutinefunction, and asyncio's own before
+    # markers of inspect.markcoroutinefunction, and of asyncio in earlier versions
     if "_is_coroutine_marker" in marks or "_is_coroutine" in marks:
         return _COROUTINE
     return int(getattr(getattr(fn, "__code__", None), "co_flags", 0))
@@ -139,8 +139,8 @@ def _generator(fn: Any, span: Span, choose: Choose | None) -> Any:
 def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
     @wraps(fn)
     async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        # There is no asynchronous `yield from`. An item is released as soon as it has been yielded:
-        # it may be a large batch.
+        # There is no asynchronous `yield from`. An item, which may be a large batch, is released as
+        # soon as it has been yielded.
         with span if choose is None else choose(args, kwargs):
             inner = fn(*args, **kwargs)
             step = inner.__anext__()
@@ -154,7 +154,7 @@ def _async_generator(fn: Any, span: Span, choose: Choose | None) -> Any:
                 except GeneratorExit:
                     await inner.aclose()
                     raise
-                except BaseException as exc:  # goes to the wrapped generator
+                except BaseException as exc:  # passed on to the wrapped generator
                     step = inner.athrow(exc)
                 else:
                     step = inner.asend(sent)

@@ -1,9 +1,10 @@
-"""One annotation: what it records, and what it knows of the tree that it stands in.
+"""Node of the tree of annotations: the spans that it records, and the arguments and switch that it
+inherits.
 
-``update``, ``enable`` and ``disable`` take the same time however large the tree is: they note what
-was set and when, and a node that is about to be recorded looks up its path to the root; of what was
-set for an argument, the latest counts.  Nothing that is given as an argument can raise into the
-program.
+``update``, ``enable`` and ``disable`` take the same time however large the tree is. They store the
+value and a tick (a counter of settings), and a node looks up its path to the root before it is
+recorded. Of several values for an argument on this path the latest counts. No value of an argument
+can make an annotation raise in the program.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     F = TypeVar("F", bound=Callable[..., Any])
-    Entry = tuple[float, Any]  # when it was set, and to what
+    Entry = tuple[float, Any]  # (tick at which the value was set, value)
     Open = dict[Hashable, list[Any]]
 
 GONE = object()  # the value of an argument that was removed
-ALWAYS = float("inf")  # later than anything
+ALWAYS = float("inf")  # a tick later than all others
 ON: tuple[float, bool] = (0, True)
 UNSET: tuple[float, bool] = (-1, True)
 
@@ -43,7 +44,7 @@ class _State:
     __slots__ = ("is_allowed", "latest")
 
     def __init__(self) -> None:
-        self.latest = 0  # when something was last set
+        self.latest = 0  # the tick of the last setting
         self.is_allowed = True
 
 
@@ -51,11 +52,11 @@ _state = _State()
 
 
 class _Arguments:
-    """The arguments of one or more nodes: for each name, when it was set, and to what."""
+    """The arguments of one or more nodes: an ``Entry`` for each name."""
 
     def __init__(self, entries: dict[str, Entry]) -> None:
         self.entries = entries
-        self.id = -1  # in the trace, when they are needed there
+        self.id = -1  # id in the trace; -1 until the arguments are recorded there
 
     def intern(self) -> int:
         self.id = recorder.arguments(
@@ -68,13 +69,13 @@ _NONE = _Arguments({})
 
 
 def _invalidate() -> None:
-    """Something was set: every node looks up its path when it is next recorded."""
+    """Make every node look up its path to the root at its next record: a setting has changed."""
     _state.latest = _tick()
     changed()
 
 
 def allow(allowed: bool) -> None:
-    """Whether annotations are recorded at all, whatever is enabled."""
+    """Set whether annotations are recorded at all, even if they are enabled."""
     if allowed != _state.is_allowed:
         _state.is_allowed = allowed
         _invalidate()
@@ -84,18 +85,19 @@ class Node(Span):
     """An annotation: a decorator, a context manager, and more.
 
     Use it as ``@node``, ``with node:``, ``for x in node.iter(xs):``, ``node.start()`` …
-    ``node.stop()``.  It may be entered again while it is open: by recursion, in other threads, in
-    interleaved coroutines and generators; each entry is a record of its own.
+    ``node.stop()``.  A node may be entered again while it is open: by recursion, in other threads,
+    in interleaved coroutines and generators.  Each entry is recorded as a span of its own.
 
     Args:
-        cat: A category.
-        name: A name; without one that of the category.
-        parent: The node above it, whose arguments and switch it follows.
-        word: What it is called there.
+        cat: The category.
+        name: The name; by default the category.
+        parent: The node above, from which this node inherits arguments and switch.
+        word: The attribute of the parent that holds this node; with a dot in front for a node made
+            by ``derive``.
 
     Attributes:
-        cat: The category of its records.
-        name: Their name.
+        cat: The category of the node's spans.
+        name: The name of the node's spans.
     """
 
     def __init__(
@@ -110,12 +112,14 @@ class Node(Span):
         self._switch = UNSET
         self._built_on = self._built = self._arguments = _NONE
         self._on = ON
-        self._knows = self._shows = -1  # what was set up to then
+        # the tick of the last setting that ``_arguments`` and ``_on`` include, and that ``args``
+        # and ``enabled`` include
+        self._knows = self._shows = -1
 
-    # what the tree has
+    # settings of the tree
 
     def _look_up(self, latest: int) -> None:
-        """Bring the arguments and the switch up to date, and those of the nodes above."""
+        """Update the arguments and the switch of this node and of all nodes above it."""
         parent = self._parent
         if parent is None:
             arguments, on = _NONE, ON
@@ -125,7 +129,7 @@ class Node(Span):
             arguments, on = parent._arguments, parent._on
         if self._own:
             if self._own_is_new or self._built_on is not arguments:
-                self._own_is_new = False  # first: another thread may update meanwhile
+                self._own_is_new = False  # before the copy: another thread may update meanwhile
                 entries = arguments.entries.copy()
                 for name, entry in self._own.copy().items():
                     if name not in entries or entry[0] >= entries[name][0]:
@@ -137,20 +141,21 @@ class Node(Span):
         self._knows = latest
 
     def refresh(self) -> None:
-        """Called by the recorder when something may have changed since the last record."""
+        """Update ``args`` and ``enabled``; the recorder calls this if settings may have changed
+        since the last record."""
         latest = _state.latest
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
-        # Nothing was set: it is the recorder that wants to be told again, since it has begun a
-        # file.
+        # If no setting has changed, the recorder has begun a new file, which needs the arguments
+        # again.
         self.args = (
             arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
         )
         self.enabled = _state.is_allowed and self._on[1]
         self._shows = latest
 
-    # using it
+    # recording spans
 
     if TYPE_CHECKING:
 
@@ -191,28 +196,29 @@ class Node(Span):
         image_size: Any = None,
         args: Mapping[str, Any] | None = None,
     ) -> Any:
-        """``@node``, ``@node(...)`` or ``with node(...)``: arguments in parentheses belong to that
+        """``@node``, ``@node(...)`` or ``with node(...)``: arguments in parentheses apply to this
         use only.
 
         Args:
             fn: A function to decorate: sync, async, or a generator.
-            enable: True: this use is recorded also while the node is disabled; False: it never is;
-                None: as the node is.
+            enable: True: this use is recorded even while the node is disabled; False: it is never
+                recorded; None: it follows the node.
             epoch: An integer.
             step: An integer.
             image_idx: An integer.
             image_size: A number.
-            args: Further arguments: numbers, strings, booleans, None; anything else as text.
+            args: Further arguments by name: numbers, strings, booleans, None; other values are
+                recorded as text.
 
         Returns:
-            The decorated function; without one a node of its own, which follows this one.
+            The decorated function, or, without ``fn``, a new node that inherits from this node.
         """
         if fn is not None and all(
             given is None for given in (enable, epoch, step, image_idx, image_size, args)
         ):
             return timed(fn, self)
         use = Use(self)
-        # no update: that would have every node look up its path
+        # not ``update``, which would make every node look up its path
         set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)
         use._own_is_new = True
         if enable is not None:
@@ -228,14 +234,14 @@ class Node(Span):
         iter_name: str | None = None,
         block_name: str | None = None,
     ) -> Generator[T, None, None]:
-        """Iterate over the same items, and record for each how long it was waited for, and how long
-        the body of the loop took.
+        """Iterate over the same items, and record two spans for each item: the wait for the item,
+        and the body of the loop.
 
-        Both records have ``count``, from 1.  That of the wait is written when the item has come,
-        that of the body when it ends, also by ``break``, ``return`` or an exception.
+        Both spans have ``count``, from 1.  The wait is written when the item arrives, the body when
+        it ends, also by ``break``, ``return`` or an exception.
 
         Args:
-            iterator: What to iterate over.
+            iterator: The items.
             include_block: Whether to record ``<name>.block``, the body.
             include_iter: Whether to record ``<name>.iter``, the wait.
             iter_name: Another name for the wait.
@@ -268,14 +274,14 @@ class Node(Span):
                 start_ns = now()
                 if body_id:
                     record(come, start_ns, number, body_id)
-            del item  # before the next is asked for
+            del item  # release the item before the next is requested
 
     def start(self, metadata: bool = False) -> None:
-        """Begin a span that ``stop()`` ends, in the same thread or asyncio task; the last begun is
-        the first to end.
+        """Begin a span that ``stop()`` ends in the same thread or asyncio task. The span that was
+        begun last ends first.
 
         Args:
-            metadata: Write a record of this moment, ``<name>.start``, instead.
+            metadata: Instead record an instant event ``<name>.start``.
         """
         if metadata:
             self._write_mark(".start")
@@ -283,10 +289,10 @@ class Node(Span):
             push_open(self.name_id, (now() if self.is_on() else 0, self))
 
     def stop(self, metadata: bool = False) -> None:
-        """End the span that was started last; without one, nothing.
+        """End the span that was begun last by ``start()``; do nothing if none is open.
 
         Args:
-            metadata: Write a record of this moment, ``<name>.end``, instead.
+            metadata: Instead record an instant event ``<name>.end``.
         """
         if metadata:
             self._write_mark(".end")
@@ -302,14 +308,15 @@ class Node(Span):
             recorder.mark(recorder.name("dftracer", self.name + ending, "meta"), now())
 
     def reset(self) -> None:
-        """Forget what ``start()`` has begun in this thread or task; the arguments stay."""
+        """Discard this node's open spans that ``start()`` has begun in this thread or task; keep
+        the arguments."""
         _open_spans().pop(self.name_id, None)
 
     def get_time(self) -> int:
-        """The wall clock, in microseconds since 1970."""
+        """Return the wall clock time in microseconds since 1970."""
         return time.time_ns() // 1000
 
-    # setting something for it and what is below it
+    # settings for this node and all nodes below it
 
     def update(
         self,
@@ -319,20 +326,20 @@ class Node(Span):
         image_size: Any = None,
         args: Mapping[str, Any] | None = None,
     ) -> Node:
-        """Set arguments of this node's records, and of those of all nodes below it, until they are
-        set again or forgotten.
+        """Set arguments for the spans of this node and of all nodes below it, until they are set
+        again or removed by ``forget``.
 
         Args:
-            epoch: An integer; None leaves it as it is, as for the others.
-            step: An integer.
-            image_idx: An integer.
-            image_size: A number.
+            epoch: An integer; None leaves the value unchanged.
+            step: An integer; None as for ``epoch``.
+            image_idx: An integer; None as for ``epoch``.
+            image_size: A number; None as for ``epoch``.
             args: Further arguments by name; here None is a value.
 
         Returns:
-            The node.
+            This node.
         """
-        # what is set at every step takes no further call
+        # a fast path, without another function call, for the arguments that are set at every step
         if image_idx is None and image_size is None and args is None:
             entries, time_ns = self._own, self._now()
             if epoch is not None:
@@ -347,8 +354,8 @@ class Node(Span):
         return self
 
     def forget(self, *names: str) -> Node:
-        """Remove arguments, such as ``"epoch"``, from this node's records and from those of all
-        nodes below it; returns the node."""
+        """Remove arguments, such as ``"epoch"``, from the spans of this node and of all nodes below
+        it; returns this node."""
         time_ns = self._now()
         for name in names:
             self._own[key(name)] = (time_ns, GONE)
@@ -357,22 +364,23 @@ class Node(Span):
         return self
 
     def enable(self) -> None:
-        """Record this node and all nodes below it from now on, wherever they are used."""
+        """Record this node and all nodes below it from now on, everywhere in the program."""
         self._switch = (self._now(), True)
         _invalidate()
 
     def disable(self) -> None:
-        """Record neither this node nor those below it from now on, wherever they are used."""
+        """Stop recording this node and all nodes below it, everywhere in the program."""
         self._switch = (self._now(), False)
         _invalidate()
 
     def _now(self) -> float:
         return _tick()
 
-    # nodes below it
+    # nodes below this node
 
     def derive(self, name: str) -> Node:
-        """The node ``<name of this one>.<name>`` below this one: the same object each time."""
+        """Return the node ``<name of this node>.<name>`` below this node; always the same object
+        for a name."""
         name = key(name)
         node = self._derived.get(name)
         return node or self._derived.setdefault(name, self._make_below(name))
@@ -382,8 +390,8 @@ class Node(Span):
 
     @property
     def init(self) -> Node:
-        """The node ``<name of this one>.init`` below this one, for what prepares, as ``@node.init``
-        or ``with node.init``."""
+        """The node ``<name of this node>.init`` below this node, for initialisation code, as
+        ``@node.init`` or ``with node.init``."""
         return self.derive("init")
 
     def __repr__(self) -> str:
@@ -396,15 +404,15 @@ class Node(Span):
 
 
 def _below(parent: Node, word: str) -> Node:
-    """A node by the one above it and what it is called there; a word that begins with a dot is one
-    that was derived."""
+    """Return the node below a parent by its word; a word that begins with a dot names a node made
+    by ``derive``."""
     node: Node = parent.derive(word[1:]) if word.startswith(".") else getattr(parent, word)
     return node
 
 
 class Use(Node):
-    """A node with arguments or a switch of its own, which count more than the tree's; it follows
-    the tree in all else."""
+    """One use of a node, with arguments or a switch of its own, which override those of the tree;
+    all other settings are inherited from the node."""
 
     def __init__(self, node: Node) -> None:
         super().__init__(node.cat, node.name, node)
@@ -413,7 +421,8 @@ class Use(Node):
         return ALWAYS
 
     def _make_below(self, name: str) -> Node:
-        """The node below the one in the tree, with the same arguments and switch of its own."""
+        """Return a use of the derived node in the tree, with the same arguments and switch as this
+        use."""
         assert self._parent is not None
         return use_of(self._parent.derive(name), self._own, self._switch)
 
@@ -426,7 +435,7 @@ class Use(Node):
 
 
 def use_of(node: Node, own: dict[str, Entry], switch: tuple[float, bool]) -> Use:
-    """A use of a node, with these arguments and this switch."""
+    """Create a use of a node with arguments and a switch of its own."""
     use = Use(node)
     use._own.update(own)
     use._own_is_new, use._switch = True, switch
@@ -457,15 +466,15 @@ def _loop_name(given_name: Any, name: str, ending: str) -> str:
     return word or (name if name.endswith(ending) else name + ending)
 
 
-# Where `start()` was called and `stop()` was not yet: by thread, or by asyncio task where there is
-# one. Spans that are begun in one task and ended in another never mix, and what a task or thread
-# leaves open is forgotten with it.
+# Spans that `start()` has begun and `stop()` has not ended, by asyncio task if one runs, otherwise
+# by thread. So spans of different tasks never mix, and the spans that a task or thread leaves open
+# are discarded with it.
 _of_thread = _local()
 _of_tasks: WeakKeyDictionary[Any, Open] = WeakKeyDictionary()
 
 
 def _open_spans() -> Open:
-    """What is open in this thread or task."""
+    """Return the spans that are open in this thread or asyncio task."""
     events = sys.modules.get("asyncio.events")
     if events is not None:
         loop = events._get_running_loop()
@@ -482,18 +491,20 @@ def _open_spans() -> Open:
 
 
 def push_open(span_id: Hashable, span: Any) -> None:
-    """Remember a span that was started in this thread."""
+    """Add a span to the open spans of this thread or asyncio task."""
     _open_spans().setdefault(span_id, []).append(span)
 
 
 def last_open(span_id: Hashable) -> Any:
-    """What was started last and is open; None if nothing is."""
+    """Return the open span that was started last in this thread or asyncio task; None if none is
+    open."""
     starts = _open_spans().get(span_id)
     return starts[-1] if starts else None
 
 
 def pop_open(span_id: Hashable) -> Any:
-    """What was started last and is open, which ends with this; None if nothing is."""
+    """Remove and return the open span that was started last in this thread or asyncio task; None if
+    none is open."""
     spans = _open_spans()
     starts = spans.get(span_id)
     if not starts:

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
 TEXT = 256  # characters of the text of a list, tuple, set or dictionary
-DEPTH = 4  # of lists in lists
+DEPTH = 4  # nesting levels of lists and other containers that are written out
 
 
 class TagValue:
-    """A value with DFTracer's marks on it; only the value is recorded."""
+    """A value with DFTracer's data type and tag type; only the value is recorded."""
 
     def __init__(self, value: Any, dtype: Any = None, tag_type: Any = None) -> None:
         self._value, self._tag_type = value, tag_type
 
     def value(self) -> tuple[int, Any]:
-        """DFTracer's pair of the mark and the value."""
+        """Return (number of the tag type, value), as DFTracer does."""
         return getattr(self._tag_type, "value", 0), self._value
 
 
 def plain(value: Any) -> Any:
-    """A value as a trace holds it: lists and the like as their text (at most 256 characters), an
-    unknown object as its type's name."""
+    """Return a value as a trace holds it. A list, tuple, set or dictionary becomes text of at most
+    256 characters, and an unknown object the name of its type."""
     kind = type(value)
     if kind in PLAIN:
         return value
@@ -47,8 +47,8 @@ def plain(value: Any) -> Any:
 
 
 def whole(value: Any) -> Any:
-    """A value that should be a whole number, such as an epoch; what is none is recorded as it
-    is."""
+    """Convert a value that should be an integer, such as an epoch; a bool becomes an int, and other
+    values are converted as by ``plain``."""
     kind = type(value)
     if kind is int:
         return value
@@ -57,7 +57,8 @@ def whole(value: Any) -> Any:
 
 
 def real(value: Any) -> Any:
-    """A value that should be a number."""
+    """Convert a value that should be a number to a float; other values are converted as by
+    ``plain``."""
     converted = plain(value)
     try:
         return float(converted) if type(converted) in (int, bool) else converted
@@ -66,7 +67,7 @@ def real(value: Any) -> Any:
 
 
 def key(name: Any) -> str:
-    """The name of an argument."""
+    """Return the name of an argument as a string of at most 256 characters."""
     converted = name if type(name) is str else plain(name)
     if type(converted) is not str:
         converted = _text(converted, 1)
@@ -74,12 +75,12 @@ def key(name: Any) -> str:
 
 
 def mapping(given: Any) -> dict[str, Any]:
-    """Arguments that were given as a dictionary, as a trace holds them; what is not a dictionary is
-    one argument, ``args``."""
+    """Convert a dictionary of arguments to names and values that a trace can hold. An object that
+    is no dictionary becomes one argument, ``args``."""
     if type(given) is not dict:
         try:
             given = dict(given)
-        except Exception:  # any object may be given, with code of its own that runs here
+        except Exception:  # any object may be passed, and its own code runs here
             return {"args": plain(given)}
     return {
         k if type(k) is str else key(k): v if type(v) in PLAIN else plain(v)
@@ -88,8 +89,8 @@ def mapping(given: Any) -> dict[str, Any]:
 
 
 def _builtin(value: Any) -> Any:
-    """The number or string that an object of a derived type is, without asking that type:
-    ``numpy.float64``, an ``IntEnum``."""
+    """Return the plain number or string of an object of a derived type (``numpy.float64``, an
+    ``IntEnum``) without calling methods of that type."""
     if isinstance(value, int):
         return int.__add__(value, 0)
     if isinstance(value, float):
@@ -98,10 +99,10 @@ def _builtin(value: Any) -> Any:
 
 
 def _array_scalar(value: Any) -> Any:
-    """A number of numpy's as python's."""
+    """Return a numpy scalar as a Python value, or the name of its type if it has none."""
     try:
         number = value.item()
-    except Exception:  # a derived type's own code
+    except Exception:  # ``item`` of a derived type may raise
         number = None
     return number if type(number) in PLAIN else name_of_type(type(value))
 
@@ -111,7 +112,7 @@ def _text(value: Any, depth: int) -> str:
     if kind is str:
         return repr(value[:TEXT])
     if kind in PLAIN:
-        # python refuses to write very long ones
+        # Python refuses to convert very long integers to text
         return repr(value) if kind is not int or value.bit_length() < 1024 else "<int>"
     if kind not in (list, tuple, dict, set, frozenset):
         if issubclass(kind, (int, float, str)):
@@ -123,12 +124,13 @@ def _text(value: Any, depth: int) -> str:
 
 
 def _text_of_items(value: Any, kind: type, depth: int) -> str:
-    """The text of a list, tuple, dictionary or set; of its first items, if it has many."""
+    """Return the text of a list, tuple, dictionary or set, with at most its first 256 items."""
     if kind is dict:
         pairs = islice(value.copy().items(), TEXT)
         body = ", ".join(f"{_text(k, depth)}: {_text(v, depth)}" for k, v in pairs)
         return f"{{{body}}}"
-    # a copy, since other threads may change a set meanwhile; a list may change while it is read
+    # A set is copied, since other threads may change it meanwhile; a list may change while it is
+    # iterated over.
     items = list(islice(value.copy() if kind is set else value, TEXT))
     body = ", ".join(_text(item, depth) for item in items)
     if kind is list:
@@ -139,7 +141,8 @@ def _text_of_items(value: Any, kind: type, depth: int) -> str:
 
 
 def name_of_type(kind: type) -> str:
-    """``<torch.Tensor>``, by what the type's own slots hold."""
+    """Return a type's name, such as ``<torch.Tensor>``, from the slots of the type itself, so that
+    no code of the type runs."""
     name = type.__dict__["__qualname__"].__get__(kind)
     module = type.__dict__["__module__"].__get__(kind)
     return f"<{module}.{name}>" if isinstance(module, str) and module != "builtins" else f"<{name}>"

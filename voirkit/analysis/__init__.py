@@ -1,7 +1,7 @@
-"""From what a run has recorded to answers: steps, phases, rates, verdict. Pure functions over numpy
-arrays; knows no report.
+"""Analysis of a run's records: steps, phases, rates and the verdict. Pure functions over numpy
+arrays, which know nothing of reports.
 
-``segmentation`` cuts a thread's time at its requests for batches, ``nesting`` counts each instant
-once, ``steps`` puts both together, ``phases`` makes ranks of the records, ``document`` writes their
-figures down as in ``summary.json``, ``verdict`` says what they mean.
+``segmentation`` cuts a thread's time at its requests for batches. ``nesting`` attributes each
+instant to one span, and ``steps`` combines both. ``phases`` turns records into ranks, ``document``
+computes the figures of ``summary.json``, and ``verdict`` interprets them.
 """

@@ -1,5 +1,5 @@
-"""The figures of ``summary.json`` that come from steps: steps and what is uneven in them, phases,
-rates, evaluation, ranks."""
+"""The figures of ``summary.json`` that are computed from steps: steps and their outliers, phases,
+rates, evaluation, ranks and their skew."""
 
 from __future__ import annotations
 
@@ -29,61 +29,63 @@ _NS = 1e-9
 
 @dataclass(frozen=True)
 class Collectives:
-    """What a process began together with other ranks; arrays of shape (n,), ascending by start.
+    """The collectives that a process began together with other ranks; arrays of shape (n,),
+    ascending by start.
 
-    Ranks that train alike have the same of all but ``begun_ns``, and share it.
+    Ranks that train alike share the same arrays, except ``begun_ns``.
     """
 
-    # (group, name, bytes that were passed in, -1 where that is not known)
+    # (process group, name, bytes of the input; -1 if unknown)
     kinds: Sequence[tuple[str, str, int]]
     kind: Array  # index into ``kinds``
-    number: Array  # of the collective in its group
-    backward: Array  # the backward pass of the training thread that it was begun in, -1 for none
+    number: Array  # number of the collective in its process group
+    # number of the training thread's backward pass in which the collective was begun; -1 for none
+    backward: Array
     begun_ns: Array  # on the clock of the process's host
-    # how long backward passes wait for other ranks at their end, and how long they last, in all
+    # (time that backward passes wait for other ranks at their end, time of all backward passes)
     backward_ns: tuple[int, int] = (0, 0)
-    # in which share of the time it was ready to run and had no processor; None where that is not
-    # known
+    # share of the time in which the process was ready to run but had no processor; None if unknown
     starved: float | None = None
-    # until when this is known: a process that is killed may have begun more; None where that is not
-    # known
+    # Time until which collectives are known: a process that was killed may have begun more. None if
+    # unknown.
     until_ns: int | None = None
-    # what the training thread waited for those of each kind, by index: in calls that wait, and at
-    # the end of backward
+    # by index of the kind, how long the training thread waited for the collectives of that kind: in
+    # calls that wait, and at the end of the backward pass
     exposed_ns: Sequence[int] = ()
-    # in which share of the time it had a processor; None where that is not known
+    # share of the time in which the process ran on a processor; None if unknown
     ran: float | None = None
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What one rank did."""
+    """The steps of one rank, and other facts about the rank."""
 
-    rank: int  # its number
-    host: str  # where it ran
+    rank: int  # the number of the rank
+    host: str  # the name of its host
     steps: Steps
-    # what else is known of it and of use to a verdict: ``workers``, ``dataset``, ``batch_size``,
-    # ``cpus`` of its training loader and host
+    # facts for the verdict about the training loader and the host: ``workers``, ``dataset``,
+    # ``batch_size``, ``cpus``
     facts: Mapping[str, Any] = field(default_factory=dict)
-    # (host, pid) of those that did it: of a rank that was started again there are several
+    # (host, pid) of the rank's processes; a rank that was restarted has several
     processes: tuple[tuple[str, int], ...] = ()
-    # whether it is a process that trains beside others and is in no group with them; its ``rank``
-    # says nothing then
+    # True for a process that trains beside other processes without a process group; ``rank`` has no
+    # meaning then
     alone: bool = False
-    # what the last of its processes began together with other ranks; None for nothing
+    # the collectives that the rank's last process began; None if it began none
     collectives: Collectives | None = None
-    # of a second training of a process, at the same time as its first, the thread that does it
+    # id of the thread, for a second training that runs in a process at the same time as the first;
+    # otherwise 0
     thread: int = 0
 
 
 def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
-    """``steps``, ``rates``, ``evaluation`` and ``ranks`` of a summary.
+    """Return ``steps``, ``rates``, ``evaluation``, ``ranks`` and ``processes`` of a summary.
 
-    Ranks train in step: of several, ``steps.n`` is that of one, a step's items are those of all,
-    its time that of the slowest, and the phases are summed over all, so that their shares are those
-    of an average rank. Checkpoints between the steps are those of the
-    rank that spends most on them: the others wait for it. Processes that train each for itself have
-    rows of their own (``processes``), and their steps are added up.
+    Ranks train in step, so ``steps.n`` is the number of steps of one rank. The items of a step are
+    summed over all ranks, and its time is that of the slowest rank. Phases are summed over all
+    ranks, so their shares are those of an average rank. Checkpoints between steps are those of the
+    rank that spends most time on them, since the other ranks wait for it. Processes that each train
+    alone have rows of their own (``processes``), and their steps are added up.
     """
     trained = [rank for rank in ranks if len(rank.steps.train)]
     tables = _timed(trained)
@@ -99,7 +101,7 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     if uncounted:
         steps["uncounted"] = uncounted
     saver = max(trained, key=lambda rank: rank.steps.saving_between_ns, default=None)
-    if saver and saver.steps.saving_between_ns:  # a share of the steps and these together
+    if saver and saver.steps.saving_between_ns:  # as a share of steps and such checkpoints together
         saving_ns = saver.steps.saving_between_ns
         in_steps_ns = int(saver.steps.train.time_ns.sum())
         steps["checkpoints_between"] = _part(saving_ns, saving_ns + in_steps_ns)
@@ -120,15 +122,15 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
 
 
 def _identity(rank: Rank) -> dict[str, int | None]:
-    """The number of a rank, None of a process that trains for itself, and its process, None where
-    it has several."""
+    """Return the number of a rank (None for a process that trains alone), and the pid of its
+    process (None if it had several processes)."""
     pids = [pid for _, pid in rank.processes]
     number = None if rank.alone else rank.rank
     return {"rank": number, "pid": pids[0] if len(pids) == 1 else None}
 
 
 def _uncounted(rank: Rank) -> dict[str, Any]:
-    """What a rank or process trained in no counted step and in no evaluation."""
+    """Return the training of a rank or process that lies in no counted step and no evaluation."""
     uncounted = rank.steps.uncounted
     return {
         **_identity(rank),
@@ -140,15 +142,18 @@ def _uncounted(rank: Rank) -> dict[str, Any]:
 
 
 def _timed(trained: Sequence[Rank]) -> list[Table]:
-    """The steps of training, on the clock of the devices where all ranks have one."""
+    """Return the training steps of each rank, timed by the device if this is known for all
+    ranks."""
     devices = [rank.steps.device for rank in trained]
     on_device = [device.table for device in devices if device is not None]
     return on_device if len(on_device) == len(trained) else [rank.steps.train for rank in trained]
 
 
 def _evaluation(ranks: Sequence[Rank], facts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of several ranks the batches of the one that has most, and the time of the one that takes
-    longest; of processes that train each for themselves all of them, and their time on the clock.
+    """Return ``evaluation`` of a summary.
+
+    For ranks that train in step it has the largest number of batches of a rank, and the time of the
+    slowest rank. For processes that each train alone it has all batches, and their wall-clock time.
     """
     tables = [rank.steps.evaluation for rank in ranks]
     teams = [team for team in _teams(ranks, tables) if team]
@@ -167,22 +172,22 @@ def _evaluation(ranks: Sequence[Rank], facts: Sequence[Mapping[str, Any]]) -> di
 
 
 def _longest_ns(team: Sequence[Table]) -> int:
-    """The time of the rank that takes longest in all."""
+    """Return the total time of the rank that takes longest."""
     return max((int(table.time_ns.sum()) for table in team), default=0)
 
 
 def spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
-    """Median and the tenth and ninetieth percentile; None of nothing."""
+    """Return the median and the tenth and ninetieth percentile; None without values."""
     return _spread(values.copy(), unit)
 
 
 def _spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
-    """As ``numpy.quantile`` has it, which takes half as long again and as much memory; the values
-    are put into another order.
+    """Return the median and the tenth and ninetieth percentile; None without values. The values are
+    reordered in place. ``numpy.quantile`` gives the same in 1.5 times the time and memory.
 
     Args:
-        values: Numbers; whole ones of 32 bits are the fastest.
-        unit: What they are multiplied by in the end.
+        values: Numbers; 32-bit integers are the fastest.
+        unit: The factor for the results.
     """
     if not len(values):
         return None
@@ -198,8 +203,9 @@ def _spread(values: Array, unit: float = 1.0) -> dict[str, float] | None:
 
 
 def _teams(trained: Sequence[Rank], tables: Sequence[Table]) -> list[list[Table]]:
-    """The tables of those that train in step: first of the ranks, if there are any, then of each
-    process that trains for itself."""
+    """Return the tables of each team, which is a group of ranks that train in step. The first team
+    has all ranks of the process group, if there are any; each process that trains alone is a team
+    of its own."""
     pairs = list(zip(trained, tables, strict=True))
     together = [table for rank, table in pairs if not rank.alone]
     teams = [together] if together or not trained else []
@@ -228,8 +234,11 @@ def _steps(teams: Sequence[Sequence[Table]], wait_known: bool) -> dict[str, Any]
 
 
 def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, Any]:
-    """``device``: when the GPU had nothing to do (``idle``), or was given too little
-    (``launching``); and the host's own times."""
+    """Return the figures of steps that are timed by a GPU: ``device``, and the times on the host.
+
+    ``device`` has the time in which the GPU was idle (``idle``), and the time in which its work
+    ended as soon as the host had launched it (``launching``).
+    """
     idle_columns = [WAIT, COMMUNICATION, *range(LOSS, REST + 1)]
     total_ns = sum(int(device.table.time_ns.sum()) for device in devices)
     idle_ns = sum(int(device.table.own_ns[:, idle_columns].sum()) for device in devices)
@@ -244,7 +253,8 @@ def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, 
 
 
 def phases(tables: Sequence[Table]) -> dict[str, Any]:
-    """Share, total and spread by phase over the steps of all tables; ``other`` with its parts."""
+    """Return share, total and spread of each phase over the steps of all tables; ``other`` also has
+    its parts."""
     by_phase: dict[str, Any] = {}
     for phase, totals in _totals(tables).items():
         times_ns = [table.phase_ns(phase) for table in tables] or [np.zeros(0)]
@@ -253,7 +263,8 @@ def phases(tables: Sequence[Table]) -> dict[str, Any]:
 
 
 def _totals(tables: Sequence[Table]) -> dict[str, dict[str, Any]]:
-    """Share and total by phase over the steps of all tables; ``other`` with its parts."""
+    """Return share and total of each phase over the steps of all tables; ``other`` also has its
+    parts."""
     sums_ns = [table.own_ns.sum(axis=0) for table in tables]
     columns_ns = sum(sums_ns, np.zeros(REST + 1, np.int64)).tolist()
     total_ns = sum(int(table.time_ns.sum()) for table in tables)
@@ -282,11 +293,11 @@ RATE_TIMES: Mapping[str, Callable[[Table], Array]] = {
 
 
 def _rates(teams: Sequence[Sequence[Table]]) -> dict[str, Any]:
-    """Items per second: over the steps, over their wait, over what is not wait.
+    """Return items per second of the steps' whole time, of the wait for batches, and of the time
+    without the wait.
 
-    ``value`` is throughput, items over time: of several ranks the items of all over the time of the
-    rank that takes longest in all. Median, p10 and p90 are those of single steps, of which a few
-    long ones say nothing.
+    ``value`` is the throughput: the items of all ranks over the total time of the slowest rank.
+    Median, p10 and p90 are over single steps, so a few long steps do not affect them.
     """
     teams = [team for team in teams if team]
     items = sum(int(t.items[t.items >= 0].sum()) for team in teams for t in team)
@@ -305,14 +316,14 @@ def _rates(teams: Sequence[Sequence[Table]]) -> dict[str, Any]:
 
 
 def _counted_ns(team: Sequence[Table], time_of: Callable[[Table], Array]) -> int:
-    """The time in steps whose items are known, of the rank that takes longest in all."""
+    """Return the largest total time of a rank, counting only steps whose items are known."""
     times_ns = [time_of(table)[table.items >= 0] for table in team]
     return max(int(time_ns.sum()) for time_ns in times_ns)
 
 
 def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) -> Array:
-    """Of those that train in step, by step: the items of all over the time of the slowest; without
-    steps whose items are not known."""
+    """Return the rate of each step of a team: the items of all ranks over the time of the slowest
+    rank. Steps with an unknown number of items are left out."""
     n = min(len(t) for t in tables)
     time_ns = _slowest(map(time_of, tables))
     is_counted = np.all([table.items[:n] >= 0 for table in tables], axis=0) & (time_ns > 0)
@@ -322,8 +333,8 @@ def _single_rates(tables: Sequence[Table], time_of: Callable[[Table], Array]) ->
 
 
 def _overlap(teams: Sequence[Sequence[Table]]) -> float:
-    """How much of the time that teams train, summed, passes on the clock: 1 one after the other,
-    1/2 where two train at once."""
+    """Return the wall-clock time of all teams' steps as a share of the sum of their times: 1 if the
+    teams train one after the other, 1/2 if two train at the same time."""
     if len(teams) < 2:
         return 1.0
     longest = [max(team, key=lambda table: int(table.time_ns.sum())) for team in teams]
@@ -331,7 +342,7 @@ def _overlap(teams: Sequence[Sequence[Table]]) -> float:
     time_ns = np.concatenate([table.time_ns for table in longest])
     order = np.argsort(start_ns, kind="stable")
     start_ns, end_ns = start_ns[order], (start_ns + time_ns)[order]
-    # what of a step lies behind the end of all before it
+    # the part of each step after the end of all earlier steps
     begin_ns = np.maximum(start_ns[1:], np.maximum.accumulate(end_ns)[:-1])
     later_ns = np.maximum(end_ns[1:] - begin_ns, 0).sum()
     on_the_clock_ns = int(end_ns[0] - start_ns[0]) + int(later_ns)
@@ -339,14 +350,14 @@ def _overlap(teams: Sequence[Sequence[Table]]) -> float:
 
 
 def is_unlike(typical: float, mean: float) -> bool:
-    """Whether steps differ so much that a typical one misleads."""
+    """True if steps differ so much that the typical step is misleading."""
     return bool(typical and mean) and max(typical / mean, mean / typical) >= UNLIKE
 
 
 def _slowest(times: Iterable[Array]) -> Array:
-    """By step, the time of the rank that took longest; as many steps as all ranks have."""
+    """Return the time of the slowest rank in each step, for the steps that all ranks have."""
     slowest = None
-    # one after the other: together they take as much memory as all that is known of the steps
+    # one rank at a time: all times together take as much memory as the steps themselves
     for time in times:
         if slowest is None:
             slowest = time
@@ -356,8 +367,8 @@ def _slowest(times: Iterable[Array]) -> Array:
 
 
 def _process_row(row: dict[str, Any], rank: Rank, table: Table) -> dict[str, Any]:
-    """The row of a process among others that train for themselves; of a rank among them too, which
-    has its number."""
+    """Return the row of a process for ``processes``. A rank that trains beside processes that train
+    alone gets such a row too, with its number."""
     items = int(table.items[table.items >= 0].sum())
     thread = {"thread": rank.thread} if rank.thread else {}
     return {**row, **_identity(rank), "items": items, **thread}
@@ -379,40 +390,43 @@ def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, An
     ]
 
 
-# what is uneven in the steps
+# outliers and skew of ranks
 #
-# Where a few steps take most of the time (compiling, a warm-up, one outlier), shares of summed time
-# would be those of these few steps. Slow steps that come back at regular intervals (a checkpoint
-# every 50, a plot every 20, the first batch of each epoch) are part of the training.
+# If a few steps take most of the time (compiling, a warm-up, one outlier), shares of summed time
+# would describe only these steps. Slow steps that recur at regular intervals (a checkpoint every
+# 50 steps, a plot every 20, the first batch of each epoch) are part of the training.
 #
-# Ranks meet in the backward pass and in collectives, where each waits for the last. So a rank is
-# held against the others by its own time: what it spends outside of both. Medians over stretches of
-# a run are compared, never sums: one slow batch makes nobody a straggler.
+# Ranks meet in the backward pass and in collectives, where each rank waits for the last one. So
+# ranks are compared by their own time, outside of both. The medians over stretches of a run are
+# compared, not sums: one slow batch does not make a rank a straggler.
 
-_SLOW = 5.0  # times the median step
-_LEAST = 0.1  # of the time of all steps: a smaller part changes no share that matters
-_FEWEST = 5  # steps, under which none is called an outlier
-# what is done once, whichever steps it falls into
+_SLOW = 5.0  # a step is slow if it takes more than so many times the median
+_LEAST = 0.1  # smallest share of the time of all steps that is left out as outliers
+_FEWEST = 5  # with fewer steps there are no outliers
+# work that happens once, in whichever step
 _ONE_TIME = [COLUMN["compile"], COLUMN["import"]]
-# As many stretches is a run divided into. With prefetching workers steps wait by turns (0, 70, 0,
-# 70 ms): single steps would hide that.
+# Number of stretches into which a run is divided. With prefetching workers the wait alternates from
+# step to step (0, 70, 0, 70 ms), so single steps would hide a skew.
 _STRETCHES = 16
 _RANK_COLUMNS = [i for i in range(LOSS + len(PARTS)) if i not in (BACKWARD, COMMUNICATION)]
 
 
 def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
-    """The time that is unlike that of most steps, and where the steps spend the rest.
+    """Find outliers among the steps, and how the usual steps spend their time.
 
     Args:
-        tables: The steps of each rank; the k-th steps of all are the same step.
+        tables: The steps of each rank; the k-th steps of all ranks are the same step.
 
     Returns:
         ``{"outliers": {"n", "first", "share", "total_s", "phase"}, "phases": {name: share},
-        "parts": {name: share of a step}}``: how many steps are left out, the number of the first
-        one (-1: none), the share of the time of all steps that is left out, with what all steps
-        spend compiling and importing, and its seconds (of the slowest rank), the phase or part of
-        ``other`` that it is mostly spent in, and the shares of the rest. None where nothing stands
-        out.
+        "parts": {name: share of a step}}``; None if nothing stands out. The time left out is that
+        of the outliers, and the time that all steps spend compiling and importing.
+
+        - ``n``: number of outliers; ``first``: index of the first outlier, -1 for none.
+        - ``share``, ``total_s``: time left out, as a share of the time of all steps and in seconds
+          of the slowest rank.
+        - ``phase``: the phase, or part of ``other``, in which most of this time is spent.
+        - ``phases``, ``parts``: shares of the remaining time.
     """
     n = min(map(len, tables), default=0)
     if n < _FEWEST:
@@ -453,12 +467,11 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
 
 
 def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
-    """How sure figures of a summary are, by their place in it: step time, phases, rates,
-    evaluation.
+    """Return estimates with errors of figures in a summary, by their place in it: step time,
+    phases, rates, evaluation.
 
-    They are of the steps that come back: without compiling and imports, and without the few that
-    take much longer than a usual one. The
-    throughput has these too: it is of all that training did.
+    Compiling, imports and outliers (few steps that take much longer than usual) are left out. Only
+    throughput includes the outliers, since it covers the whole training.
     """
     trained = [rank for rank in ranks if len(rank.steps.train)]
     whole = [_without_one_time(team) for team in _teams(trained, _timed(trained)) if team]
@@ -483,8 +496,8 @@ def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
 
 
 def _phase_times(teams: Sequence[Sequence[Table]], phase: str) -> Array:
-    """The time in a phase, of shape (ranks, steps); where several teams train, their means over
-    ranks, one after the other."""
+    """Return the time of each step in a phase, of shape (ranks, steps). For several teams it has
+    shape (steps,): the means over the ranks of each team, one team after the other."""
     times_ns = [np.stack([table.phase_ns(phase) for table in team]) for team in teams]
     if len(times_ns) == 1:
         return times_ns[0]
@@ -502,7 +515,7 @@ def _rate_estimate(
 
 
 def _without_one_time(team: Sequence[Table]) -> list[Table]:
-    """The steps of those that train in step, as many as all have, without compiling and imports."""
+    """Return the steps that all ranks of a team have, without the time of compiling and imports."""
     n = min(map(len, team))
     tables = []
     for table in team:
@@ -514,7 +527,7 @@ def _without_one_time(team: Sequence[Table]) -> list[Table]:
 
 
 def _without_outliers(team: Sequence[Table]) -> list[Table]:
-    """The same steps without those that ``typical`` leaves out."""
+    """Return the steps of a team without the outliers of ``typical``."""
     n = len(team[0])
     slow = outliers(_slowest(table.time_ns for table in team)) if n >= _FEWEST else []
     usual = np.delete(np.arange(n), slow)
@@ -522,8 +535,8 @@ def _without_outliers(team: Sequence[Table]) -> list[Table]:
 
 
 def outliers(time: Array) -> Array:
-    """Indices, ascending, of the few steps that take much longer than a usual one, and come back at
-    no regular interval."""
+    """Return the indices, ascending, of the few steps that take much longer than usual and do not
+    recur at a regular interval."""
     n = len(time)
     most = max(1, min(3, n // 10), n // 100)
     slow = np.flatnonzero(time > _SLOW * np.median(time))
@@ -533,7 +546,7 @@ def outliers(time: Array) -> Array:
 
 
 def _is_regular(slow: Array, n: int) -> bool:
-    """Whether they go on through the whole run, as far apart each time."""
+    """True if slow steps recur throughout the run, at equal distances."""
     if len(slow) < 2:
         return False
     gaps = np.diff(slow)
@@ -543,17 +556,20 @@ def _is_regular(slow: Array, n: int) -> bool:
 
 
 def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """By rank, how much longer its own time in a step is than the others'.
+    """Return, for each rank, how much longer its own time in a step is than that of other ranks.
 
     Args:
-        tables: The steps of each rank; the k-th steps of all are the same step.
+        tables: The steps of each rank; the k-th steps of all ranks are the same step.
 
     Returns:
-        For each rank ``{"share", "time_s", "late", "phase"}``: by how much of a step it is later
-        than the others at the median (negative: earlier), the same in seconds, in which share of
-        the run's stretches it is late by ``STRAGGLES`` or more and the others wait for it, and the
-        phase or part of ``other`` that differs most. Empty for fewer than two ranks, or without
-        steps.
+        For each rank ``{"share", "time_s", "late", "phase"}``; empty for fewer than two ranks, or
+        without steps.
+
+        - ``share``, ``time_s``: median delay of the rank compared with the others, as a share of a
+          step and in seconds; negative if the rank is earlier.
+        - ``late``: share of the run's stretches in which the rank is late by ``STRAGGLES`` or more
+          and the other ranks wait for it.
+        - ``phase``: the phase, or part of ``other``, that differs most.
     """
     n = min(map(len, tables), default=0)
     if len(tables) < 2 or not n:
@@ -564,14 +580,14 @@ def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
     owns = [np.add.reduceat(table.own_ns[rows, _RANK_COLUMNS], edges) for table in tables]
     times = [np.add.reduceat(table.time_ns[rows], edges) for table in tables]
     own_ns, time_ns = np.stack(owns) / width, np.stack(times) / width
-    step_ns = float(np.median(time_ns.max(axis=0)))  # medians: of the ranks' steps, the slowest's
+    step_ns = float(np.median(time_ns.max(axis=0)))  # median, over stretches, of the slowest rank
     if not step_ns:
         return []
     own_sum_ns = own_ns.sum(axis=2)
     excess_ns = own_sum_ns - _usual_of_others(own_sum_ns)
     longer_ns = time_ns - _usual_of_others(time_ns)
-    # Those who wait for it are as long in a step as it is: else its lateness is its own affair, or
-    # noise that the next step makes up for.
+    # Ranks that wait for a late rank take as long for a step as the late rank does. Otherwise its
+    # delay holds no rank up, or is noise that the next step makes up for.
     is_late = (excess_ns >= STRAGGLES * step_ns) & (longer_ns <= excess_ns / 2)
     excess_by_column = np.median(own_ns - _usual_of_others(own_ns), axis=1)
     typical_ns = np.median(excess_ns, axis=1)
@@ -596,8 +612,8 @@ def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
 
 
 def _usual_of_others(values: Array) -> Array:
-    """By rank, the median over the other ranks; of an even number the lower of the two in the
-    middle: a value that one of them has."""
+    """Return, for each rank, the median over the other ranks. For an even number of other ranks it
+    is the lower of the two middle values, so that it is the value of one of them."""
     ordered, middle = np.sort(values, axis=0), (len(values) - 2) // 2
     usual: Array = np.where(values <= ordered[middle], ordered[middle + 1], ordered[middle])
     return usual

@@ -1,8 +1,10 @@
-"""Batches that are drawn by hand, and not by a loop over a loader.
+"""Handling of batches that the script draws by hand (``next(iter(loader))``) instead of in a loop
+over a loader.
 
-A batch that is drawn for each step (``next(iter(loader))``) is one of a loop. One that is drawn
-once, and trained on again and again, is none: its training goes on without a loader. One that is
-drawn for an evaluation begins no step.
+Batches that are drawn by hand for each step are joined to one loop. A batch that is drawn once and
+trained on repeatedly ends its loop: the training continues without a loader. A batch that is drawn
+for an evaluation begins no step. A turn is the time from one request for a batch to the next
+request to the same iterator.
 """
 
 from __future__ import annotations
@@ -33,25 +35,26 @@ from voirkit.analysis.work_times import (
     updating_episodes,
 )
 
-# A first turn of an iterator with this many times the optimizer steps of any other is a batch drawn
-# by hand and trained on repeatedly.
+# The first turn of an iterator is a batch drawn by hand and trained on repeatedly if it has at
+# least this many times the optimizer steps of any other turn.
 _REPEATED_STEPS_FACTOR = 4
 
 
 def set_aside_evaluations(
     requests: Sequence[Request], work: Work, resumed_ns: Sequence[int]
 ) -> tuple[list[Request], list[Request]]:
-    """Requests of loops, and those of iterators that are asked for batches of evaluations while
-    training goes on without them.
+    """Split requests into those of loops, and those of iterators that only provide evaluation
+    batches while training runs without them.
 
-    Each of their batches goes to a call in evaluation (without gradients, of a model that trains
-    otherwise, or before it is switched back to training), and between two of them an optimizer
-    steps several times: a loop over them would be none.
+    Each batch of such an iterator goes to a model call in evaluation. This is a call without
+    gradients of a model in training mode, or a call in evaluation mode before the model is switched
+    back to training. Between two of its batches an optimizer steps several times, so its requests
+    are not those of a loop.
 
     Args:
         requests: Ascending by start.
-        work: What was done between them.
-        resumed_ns: When models were switched to training; ascending.
+        work: Model calls, backward passes and optimizer steps of the thread.
+        resumed_ns: Times at which models were switched to training mode, ascending.
     """
     optimizers = work.of(Work.OPTIMIZER)
     updates_ns = optimizers.start_ns.tolist()
@@ -73,7 +76,7 @@ def set_aside_evaluations(
 def _goes_to_evaluation(
     work: Work, updates_ns: Sequence[int], resumed_ns: Sequence[int], begin_ns: int, end_ns: int
 ) -> bool:
-    """True if the first that is done with a batch is a call in evaluation."""
+    """True if the first work after a batch is a model call in evaluation."""
     first = int(np.searchsorted(work.start_ns, begin_ns))
     if first == len(work.start_ns) or work.start_ns[first] >= end_ns:
         return False
@@ -88,11 +91,12 @@ def _goes_to_evaluation(
 
 
 def join_redrawn(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Batches that are drawn anew for each step (``next(iter(loader))``), as those of one iterator.
+    """Join batches that are drawn with a new iterator for each step (``next(iter(loader))``) to
+    requests of one iterator.
 
-    Between two of them something is trained, each optimizer steps once at most, and no other
-    iterator that trains is asked twice; the model is called with gradients first of all, or the
-    batch was drawn for an evaluation.
+    Two batches are joined if there is training between them, each optimizer steps at most once, and
+    no other iterator with optimizer steps is asked twice. The first work after a batch must not be
+    a model call without gradients: such a batch was drawn for an evaluation.
     """
     draws = _draws_by_loader(requests)
     if not any(len(of_loader) > 1 for of_loader in draws.values()):
@@ -108,14 +112,14 @@ def join_redrawn(requests: Sequence[Request], work: Work) -> list[Request]:
 class _Draw:
     """An iterator that gave one batch and was not asked for another."""
 
-    making: int | None  # index of its making
+    making: int | None  # index of the request that made the iterator
     fetch: int  # index of the request for the batch
-    letting_go: int | None = None
+    letting_go: int | None = None  # index of the request that released the iterator
 
 
 def _draws_by_loader(requests: Sequence[Request]) -> dict[int, list[_Draw | None]]:
-    """By loader, the iterators that gave one batch; None stands for each other one that was read
-    between them."""
+    """Return, by loader, its iterators in order: a ``_Draw`` for each iterator that gave one batch,
+    and None for any other iterator that was read."""
     makings: dict[int, int] = {}
     by_episode: dict[int, list[int]] = defaultdict(list)
     for i, request in enumerate(requests):
@@ -136,7 +140,7 @@ def _draws_by_loader(requests: Sequence[Request]) -> dict[int, list[_Draw | None
 
 
 class _DrawJoiner:
-    """Batches drawn one by one that are being joined to a loop."""
+    """Joins batches that are drawn by hand for each step to loops."""
 
     def __init__(
         self, requests: Sequence[Request], work: Work, draws: Mapping[int, Sequence[_Draw | None]]
@@ -150,7 +154,7 @@ class _DrawJoiner:
             if draw is not None
         }
         episode_of = np.append(segmentation.episodes, OUTSIDE)[segmentation.turns_at(work.start_ns)]
-        # without what is done in other loops
+        # without the work in other loops
         by_hand = work.chosen(np.isin(episode_of, [OUTSIDE, *drawn_episodes]))
         updating = updating_episodes(requests, work.of(Work.OPTIMIZER).start_ns)
         self._fetches = [
@@ -167,8 +171,8 @@ class _DrawJoiner:
         return sorted(requests, key=lambda request: request.start_ns)
 
     def rows(self, draws: Sequence[_Draw | None]) -> Iterator[list[_Draw]]:
-        """The draws of a loader that follow each other step by step; those that stand alone are
-        left out."""
+        """Yield rows of a loader's draws that follow each other step by step; single draws are left
+        out."""
         row: list[_Draw] = []
         for draw in draws:
             if draw is None or not (row and self._is_next_step(row[-1], draw)):
@@ -196,7 +200,7 @@ class _DrawJoiner:
         return max(fetches.values(), default=0) <= 1
 
     def _goes_to_training(self, drawn_ns: int) -> bool:
-        """True if the first that is done with a batch is done with gradients."""
+        """True if the first work after a batch is not a model call without gradients."""
         first = int(np.searchsorted(self._work.start_ns, drawn_ns))
         return bool(self._work.kind[first] != Work.FORWARD or self._work.grad[first])
 
@@ -204,8 +208,8 @@ class _DrawJoiner:
         return self._original[draw.fetch if draw.making is None else draw.making].start_ns
 
     def join(self, row: Sequence[_Draw]) -> None:
-        """Make the draws requests of the first one's iterator, which is held until something else
-        is trained on."""
+        """Turn a row of draws into requests of the first draw's iterator, which is released after
+        the optimizer steps of the last batch."""
         episode = self._original[row[0].fetch].episode
         for draw in row:
             fetch = self._original[draw.fetch]
@@ -229,9 +233,12 @@ class _DrawJoiner:
         )
 
     def _one_update_later(self, begin_ns: int, at_ns: int) -> int:
-        """When the steps of optimizers were over that follow a time, before any of them steps
-        again, or one that has not stepped between the start of the loop and that time; never, if
-        none does."""
+        """Return the end of the optimizer steps that belong to a batch drawn at ``at_ns``.
+
+        They end before the first step of an optimizer that has already stepped since ``at_ns``, or
+        that did not step between ``begin_ns`` and ``at_ns``. Returns ``NEVER`` if no such step
+        follows.
+        """
         steps = self._optimizers
         since, first = np.searchsorted(steps.start_ns, (begin_ns, at_ns)).tolist()
         still_to_come = set(steps.optimizer[since:first].tolist())
@@ -244,11 +251,13 @@ class _DrawJoiner:
 
 
 def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request]:
-    """The requests, with the end of each loop after which training went on without its loader.
+    """Return the requests, with an end added to each loop after which training continued without
+    its loader.
 
-    In the last turn of a loop that has no end, or was left late, the optimizer steps more often
-    than in its others, or more than once if there are none (one batch is overfitted); so it may in
-    the first turn of an iterator that goes on later.
+    This is the case if a loop has no end or was left late, and in its last turn the optimizer steps
+    more often than in its other turns; if it has no other turns, more than once (the script
+    overfits one batch). The same may happen in the first turn of an iterator that is used again
+    later.
     """
     segmentation = split_at_requests(requests)
     steps = _OptimizerSteps(segmentation, work)
@@ -257,7 +266,7 @@ def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request
     loader_of = {request.episode: request.loader for request in requests}
     ended = {request.episode for request in requests if request.kind is Kind.END}
     turns_of = turns_by_episode(segmentation)
-    # by loader, the turns that a request of their own iterator closed
+    # by loader, the turns that ended with another request to the same iterator
     closed_turns: dict[int, list[int]] = defaultdict(list)
     for episode, turns in turns_of.items():
         closed_turns[loader_of[episode]] += turns if episode in ended else turns[:-1]
@@ -282,12 +291,12 @@ def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request
 def _with_endings(
     requests: Sequence[Request], endings: Mapping[int, Request], inserted: Sequence[Request]
 ) -> list[Request]:
-    """The requests, with others that end loops.
+    """Return the requests with requests added that end loops.
 
     Args:
-        requests: All of them.
-        endings: By episode, that in place of those which release its iterator.
-        inserted: Further ones.
+        requests: All requests.
+        endings: By episode, the request that replaces the releases of its iterator.
+        inserted: Further requests to add.
     """
     unchanged = [
         request
@@ -299,7 +308,8 @@ def _with_endings(
 
 
 def _end_after_draw(segmentation: Segmentation, turn: int, requests: Sequence[Request]) -> Request:
-    """The end of a turn whose batch was drawn by hand: where it came."""
+    """Return a request that ends a turn whose batch was drawn by hand, at the time when the batch
+    arrived."""
     batch = requests[segmentation.turns[turn].requests[0]]
     return replace(
         batch, kind=Kind.INCOMPLETE, start_ns=batch.end_ns, end_ns=batch.end_ns, items=None
@@ -308,10 +318,10 @@ def _end_after_draw(segmentation: Segmentation, turn: int, requests: Sequence[Re
 
 @dataclass(frozen=True)
 class _Limits:
-    """How often optimizers may step in a turn."""
+    """The number of steps that each optimizer may make in a turn."""
 
     by_optimizer: Mapping[int, int]
-    otherwise: int  # any other optimizer
+    otherwise: int  # the number for all other optimizers
 
 
 class _OptimizerSteps:
@@ -335,25 +345,25 @@ class _OptimizerSteps:
         }
 
     def any_repeated(self) -> bool:
-        """True if an optimizer steps in any turn more than once, or one that other turns do not
-        know."""
+        """True if an optimizer steps more than once in a turn, or if turns have steps of different
+        optimizers."""
         kinds = {frozenset(counts) for counts in self._counts.values()}
         if len(kinds) > 1:
             return True
         return any(max(counts.values()) > 1 for counts in self._counts.values())
 
     def most_two(self, turns: Sequence[int]) -> list[int]:
-        """The numbers of steps in the two of some turns with most, ascending; of fewer if there are
-        fewer."""
+        """Return the two largest numbers of optimizer steps in the given turns, ascending; fewer
+        numbers for fewer turns."""
         return sorted(map(self._most, turns))[-2:]
 
     def is_repeated(self, turn: int, most_steps: Sequence[int]) -> bool:
-        """True if optimizers step much more often in a turn than in any other of its loader.
+        """True if optimizers step much more often in a turn than in any other turn of its loader.
 
         Args:
             turn: The turn.
-            most_steps: ``most_two`` of the turns of the loader that the next request closed: this
-                is one of them.
+            most_steps: ``most_two`` of the turns of the loader that ended with a further request to
+                their iterator; ``turn`` is one of them.
         """
         if len(most_steps) < 2:
             return False
@@ -363,19 +373,20 @@ class _OptimizerSteps:
         return steps >= _REPEATED_STEPS_FACTOR * max(1, most_of_others)
 
     def _most(self, turn: int) -> int:
-        """The number of steps in a turn of the optimizer that steps most there."""
+        """Return the number of steps in a turn, of the optimizer that steps most often in it."""
         return max(self._counts.get(turn, {}).values(), default=0)
 
     def ending(
         self, turn: int, limits: _Limits | None, requests: Sequence[Request]
     ) -> Request | None:
-        """Where a loop's last turn ends before it lasts longer than the others; None if it does
-        not.
+        """Return a request that ends the last turn of a loop before the first optimizer step in
+        excess; None if the turn has no steps in excess.
 
         Args:
-            turn: The last of its iterator.
-            limits: How often optimizers may step in it; None if its loader has no other.
-            requests: All of them.
+            turn: The last turn of an iterator.
+            limits: The numbers of optimizer steps that the turn may have; None if its loader has no
+                other turn.
+            requests: All requests.
         """
         if limits is None:
             if self._most(turn) > 1:
@@ -386,7 +397,7 @@ class _OptimizerSteps:
             return None
         earlier = [i for i in self._by_turn[turn] if i < first_in_excess]
         batch = requests[self._segmentation.turns[turn].requests[0]]
-        # What steps after another loop has been begun is of that.
+        # Steps after the start of another loop belong to that loop.
         others_ns = (
             request.start_ns
             for request in requests
@@ -402,12 +413,16 @@ class _OptimizerSteps:
         return replace(batch, kind=Kind.RELEASED, start_ns=end_ns, end_ns=end_ns, items=None)
 
     def limits(self, closed_turns: Sequence[int]) -> _Limits:
-        """How often optimizers may step in a turn of a loader: as often as in its others, or twice
-        as often where that varies; once where in the others gradients are only taken, or graphs
-        built for them.
+        """Return how often optimizers may step in a turn of a loader.
+
+        The limit of an optimizer is its number of steps in the loader's other turns, or twice the
+        largest number if it varies. If no optimizer steps in the other turns, the limit is one step
+        if they have backward passes or training calls with gradients, otherwise none. An optimizer
+        that does not step in the other turns may not step if another optimizer does.
 
         Args:
-            closed_turns: The turns of the loader that the next request closed.
+            closed_turns: The turns of the loader that ended with a further request to their
+                iterator.
         """
         counts = [self._counts[turn] for turn in closed_turns if turn in self._counts]
         if not counts:
@@ -420,7 +435,7 @@ class _OptimizerSteps:
         return _Limits(by_optimizer, 0)
 
     def _in_excess(self, turn: int, limits: _Limits) -> Iterator[int]:
-        """The steps in a turn beyond its limits."""
+        """Yield the indices of the optimizer steps in a turn that exceed its limits."""
         counts: Counter[int] = Counter()
         for i in self._by_turn.get(turn, ()):
             optimizer = int(self._optimizer[i])

@@ -1,8 +1,9 @@
-"""The first loss and the first batch in which two runs differ: from the records of backward passes
-and of the indices that samplers hand out. Pure functions, and what reads the records.
+"""Finds the first loss and the first batch in which two runs differ.
 
-A loss that lies on a device is not in the records: nobody waits for it while the script runs. Of
-such runs the curves of their summaries are held against each other (``curves_differ``).
+Losses come from the records of backward passes, batches from the records of the indices that
+samplers return (``losses_of``, ``batches_of``). The comparisons are pure functions. A loss on a
+device is not recorded, since voirkit does not wait for devices while the script runs. For such runs
+the loss curves of the summaries are compared (``curves_differ``).
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
-MOST_RANKS = 64  # that are looked at: ranks that train in step differ at once
+MOST_RANKS = 64  # ranks that are compared; ranks that train in step differ at the same time
 
 
 @dataclass(frozen=True)
 class Observations:
-    """What one rank of a run gave one after the other: losses of backward passes, or digests of
-    batches; arrays of shape (n,)."""
+    """Losses of backward passes, or digests of batches, of one rank of a run, in order; arrays of
+    shape (n,)."""
 
     value: Array  # losses in float64, digests in int64
-    is_known: Array
-    step: Array  # in which it lies, from 0; ``NO_STEP`` for none
+    is_known: Array  # whether each value was recorded
+    step: Array  # the step of each value, from 0; ``NO_STEP`` for none
 
     def __len__(self) -> int:
         return len(self.value)
@@ -41,17 +42,17 @@ class Observations:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """How far two sequences of observations are equal."""
+    """The result of comparing two sequences of observations."""
 
-    lengths: tuple[int, int]  # how many observations each run has
-    compared: int  # at how many places both are known
-    index: int | None = None  # the first place where they differ; None: they do not
-    step: int | None = None  # the step of the first run in which that is; None for none
-    values: tuple[Any, Any] | None = None  # there
-    differing: int = 0  # at how many places they differ
+    lengths: tuple[int, int]  # number of observations of each run
+    compared: int  # number of indices at which both values are known
+    index: int | None = None  # the first index at which values differ; None if none differ
+    step: int | None = None  # the step of the first run at this index; None if it is in no step
+    values: tuple[Any, Any] | None = None  # the values of both runs at this index
+    differing: int = 0  # number of indices at which values differ
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as a dictionary for JSON."""
         return {
             "equal": None if not self.compared else self.index is None,
             "lengths": list(self.lengths),
@@ -65,7 +66,8 @@ class FirstDifference:
 
 @dataclass(frozen=True)
 class RankDifference:
-    """What of one rank differs between two runs. None: neither run has recorded any."""
+    """The differences of one rank's losses and batches between two runs. ``losses`` or ``batches``
+    is None if neither run has recorded any."""
 
     rank: int
     losses: FirstDifference | None
@@ -73,7 +75,7 @@ class RankDifference:
 
 
 def rank_as_json(difference: RankDifference) -> dict[str, Any]:
-    """For programs: ``rank``, ``losses`` and ``batches``."""
+    """Return the difference as a dictionary for JSON: ``rank``, ``losses`` and ``batches``."""
     parts = {"losses": difference.losses, "batches": difference.batches}
     return {
         "rank": difference.rank,
@@ -82,8 +84,8 @@ def rank_as_json(difference: RankDifference) -> dict[str, Any]:
 
 
 def first_difference(first: Observations, second: Observations) -> FirstDifference | None:
-    """Where two runs begin to differ; None where neither has an observation. Two losses that are no
-    number are equal."""
+    """Compare the observations of two runs, and return their first difference; None if neither run
+    has any observations. Two NaN losses are equal."""
     lengths = len(first), len(second)
     if not any(lengths):
         return None
@@ -104,8 +106,8 @@ def first_difference(first: Observations, second: Observations) -> FirstDifferen
 
 
 def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankDifference]:
-    """Where the ranks that both runs have begin to differ, ascending; each run is the directories
-    that hold its ranks."""
+    """Compare the ranks that both runs have, ascending by number. Each run is given by all its run
+    directories, which hold its ranks."""
     sides = [_ranks(runs) for runs in (first, second)]
     both = sorted(set(sides[0]) & set(sides[1]))[:MOST_RANKS]
     differences = []
@@ -118,8 +120,8 @@ def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankD
 
 
 def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
-    """The ranks of a run that trained, by number, each with the directory that holds it; of
-    processes that train alone the first."""
+    """Return the ranks of a run that trained, by number, each with the run directory that holds it.
+    Of processes that train alone and have the same number, it returns the first."""
     trained: dict[int, tuple[Run, Rank]] = {}
     for run in runs:
         for rank in read_steps(run):
@@ -132,7 +134,7 @@ def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
 
 
 def losses_of(run: Run, rank: Rank) -> Observations:
-    """The losses that a rank called backward on, in the order of the passes."""
+    """Return the losses on which a rank called ``backward``, in the order of the calls."""
     columns = _fetch(
         run,
         rank,
@@ -144,7 +146,7 @@ def losses_of(run: Run, rank: Rank) -> Observations:
 
 
 def _fetch(run: Run, rank: Rank, condition: str, columns: str) -> dict[str, Array]:
-    """Columns of records of the thread of a rank that trains, ascending by start."""
+    """Return columns of the records of a rank's training thread, ascending by start."""
     from voirkit.runs.parquet import quoted
 
     processes = ", ".join(f"({quoted(host)}, {pid})" for host, pid in rank.processes)
@@ -159,8 +161,8 @@ def _fetch(run: Run, rank: Rank, condition: str, columns: str) -> dict[str, Arra
 
 
 def leading_thread(pid: Array, tid: Array) -> Array:
-    """Which records count, of shape (n,): all, if threads follow each other; if they are at work at
-    once, those of the busiest one."""
+    """Return a mask of the records that count, of shape (n,). All records count if threads follow
+    each other; if several threads are active at once, only those of the busiest thread."""
     _, thread, counts = np.unique(
         np.stack([pid, tid]), axis=1, return_inverse=True, return_counts=True
     )
@@ -176,8 +178,8 @@ def leading_thread(pid: Array, tid: Array) -> Array:
 
 
 def batches_of(run: Run, rank: Rank) -> Observations:
-    """Digests of the indices of the batches that a rank trained on, in the order in which it got
-    them."""
+    """Return digests of the sample indices of the batches that a rank trained on, in the order in
+    which it got the batches."""
     requests = f"kind = '{KIND}' AND category = 'dataloader' AND name IN ('iter', 'fetch', 'end')"
     columns = _fetch(
         run,
@@ -200,8 +202,12 @@ def batches_of(run: Run, rank: Rank) -> Observations:
 
 
 def episodes_of_draws(at_ns: Array, start_ns: Array, end_ns: Array, episode: Array) -> Array:
-    """The episode of the request in which each draw of indices happened, -1 for none; requests
-    ascend by start and do not overlap."""
+    """Return the episode of the request during which each draw of indices happened; -1 for none.
+
+    Args:
+        at_ns: Time of each draw.
+        start_ns, end_ns, episode: Requests, ascending by start, without overlap.
+    """
     if not len(start_ns):
         return np.full(len(at_ns), -1)
     place = np.searchsorted(start_ns, at_ns, side="right") - 1
@@ -210,12 +216,12 @@ def episodes_of_draws(at_ns: Array, start_ns: Array, end_ns: Array, episode: Arr
 
 
 def digests_of_batches(episode: Array, drawn_in: Array, digest: Array) -> tuple[Array, Array]:
-    """The digest of each batch, and whether it is known: the k-th batch of an episode has the
-    indices of its k-th draw.
+    """Return the digest of each batch, and whether it is known. The k-th batch of an episode has
+    the indices of the episode's k-th draw.
 
     Args:
-        episode: Of each batch, in the order in which they came; shape (n,).
-        drawn_in, digest: Of each draw, in their order; shape (m,).
+        episode: The episode of each batch, in the order of arrival; shape (n,).
+        drawn_in, digest: The episode and the digest of each draw, in order; shape (m,).
     """
     digests, is_known = np.zeros(len(episode), np.int64), np.zeros(len(episode), bool)
     for number in np.unique(episode[episode >= 0]).tolist():
@@ -231,21 +237,21 @@ def digests_of_batches(episode: Array, drawn_in: Array, digest: Array) -> tuple[
 
 @dataclass(frozen=True)
 class CurveDifference:
-    """How far the loss curves of two summaries are equal."""
+    """The result of comparing the loss curves of two summaries."""
 
-    compared: int  # losses that both have
-    losses: int  # how many there were, in the shorter run
-    # the number of the last loss that is equal before the first that differs
+    compared: int  # number of losses that both curves have
+    losses: int  # number of losses of the shorter run
+    # number of the last equal loss before the first different loss; None if there is none
     last_equal: int | None
-    first_different: int | None = None  # and of that one; None: there is none
-    values: tuple[float | None, float | None] | None = None  # there
+    first_different: int | None = None  # number of the first different loss; None if none differs
+    values: tuple[float | None, float | None] | None = None  # the two different losses
 
 
 def curves_differ(
     first: Mapping[str, Any] | None, second: Mapping[str, Any] | None
 ) -> CurveDifference | None:
-    """Hold ``loss`` of two summaries against each other, whose curve has a loss in so many; None
-    where one has none."""
+    """Compare the loss curves of two summaries, which contain only some of the losses. Returns None
+    if a summary has no curve, or the curves have no loss number in common."""
     curves = [dict(map(tuple, (loss or {}).get("curve") or ())) for loss in (first, second)]
     both = sorted(set(curves[0]) & set(curves[1]))
     if first is None or second is None or not both:

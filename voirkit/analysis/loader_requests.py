@@ -1,6 +1,10 @@
-"""Corrects a thread's requests for batches before its time is cut at them, so that each comes where
-its step begins, as a reader of the script would say: those of kept iterators, of batches that are
-read ahead, taken in groups or drawn by hand, and of loops that are left.
+"""Normalizes a thread's requests for batches, so that each request is at the time where its step
+begins.
+
+The thread's time is cut into steps at these requests. They are moved for iterators that a loader
+keeps over epochs, for batches that are read ahead, taken in groups or drawn by hand, and for loops
+that are left early. A turn is the time from one request for a batch to the next request to the same
+iterator.
 """
 
 from __future__ import annotations
@@ -31,20 +35,21 @@ from voirkit.analysis.work_times import (
     turns_by_episode,
 )
 
-# epoch k of iterator i has the number i + k times this: more than there are iterators
+# epoch k of iterator i gets the episode number i + k * this stride, which exceeds all numbers of
+# iterators
 _EPOCH_STRIDE = 1 << 32
 
 
 def normalize_requests(
     requests: Sequence[Request], work: Work, lengths: Mapping[int, int] | None = None
 ) -> list[Request]:
-    """The requests, each batch asked for when its step begins, each loop that was left with its
-    end.
+    """Return the requests, with each batch requested when its step begins, and an end for each loop
+    that was left early.
 
     Args:
-        requests: Of one thread, ascending by start.
-        work: What was done between them.
-        lengths: By loader, how many batches an epoch has.
+        requests: The requests of one thread, ascending by start.
+        work: Model calls, backward passes and optimizer steps of the thread.
+        lengths: By loader, the number of batches in an epoch.
     """
     requests = split_kept_iterators(requests, work, lengths or {})
     requests = _drop_unread(requests, work)
@@ -58,23 +63,22 @@ def normalize_requests(
 
 
 def iterator_of(episode: int) -> int:
-    """The number of the iterator whose epoch this is."""
+    """Return the number of the iterator to which an episode belongs."""
     return episode % _EPOCH_STRIDE if episode >= 0 else episode
 
 
 def split_kept_iterators(
     requests: Sequence[Request], work: Work, lengths: Mapping[int, int]
 ) -> list[Request]:
-    """The requests to an iterator that a loader keeps for ever (timm's, ultralytics'), each epoch
-    as one of its own iterators.
+    """Make each epoch of an iterator that a loader keeps over all epochs (as in timm and
+    ultralytics) an iterator of its own, and return the requests.
+
+    An epoch ends at the first request to any iterator after the work on its last batch.
 
     Args:
         requests: Ascending by start.
-        work: What was done between them.
-        lengths: By loader, how many batches an epoch has.
-
-    An epoch is over where something is asked for after the work on its last batch, of whichever
-    iterator.
+        work: Model calls, backward passes and optimizer steps of the thread.
+        lengths: By loader, the number of batches in an epoch.
     """
     fetches = [request for request in requests if request.kind is Kind.FETCH]
     counts = Counter(request.episode for request in fetches)
@@ -86,7 +90,7 @@ def split_kept_iterators(
     if not kept_iterators:
         return list(requests)
     n_fetched: Counter[int] = Counter()
-    last: dict[int, Request] = {}  # of an epoch that is not over yet, by iterator
+    last: dict[int, Request] = {}  # last batch of an epoch that has not ended yet, by iterator
     split: list[Request] = []
     for request in requests:
         for iterator, batch in list(last.items()):
@@ -107,14 +111,17 @@ def split_kept_iterators(
 
 
 def _leave(batch: Request, at_ns: int) -> Request:
-    """The request that releases the iterator of a batch."""
+    """Return a request that releases the iterator of a batch."""
     return replace(batch, kind=Kind.RELEASED, start_ns=at_ns, end_ns=at_ns, items=None)
 
 
 def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Without iterators that were never read, without what is asked of those that have come to
-    their end, and without the making of those that were read only after something was trained: what
-    was made at the top of a script is not a step that begins there."""
+    """Drop requests that begin or end no step.
+
+    These are iterators that were never read, requests to iterators that have already ended, and the
+    creation of iterators that were first read after some training: an iterator that is created at
+    the top of a script does not begin a step there.
+    """
     first_fetch: dict[int, Request] = {}
     ended: dict[int, Request] = {}
     for request in requests:
@@ -140,9 +147,12 @@ def _drop_unread(requests: Sequence[Request], work: Work) -> list[Request]:
 
 
 def _drop_peeked(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Without the first batch of an iterator if nothing is done with it (it is printed, or kept for
-    pictures), where something is done with all later ones: the first step begins after it. Several
-    may be kept, and trained on later."""
+    """Drop the first batch of an iterator if no work follows it, but work follows all later
+    batches, except perhaps the last.
+
+    Such a batch was only printed or kept for plots, so the first step begins after it. If several
+    batches are without work, the script may keep them to train on later, and none is dropped.
+    """
     segmentation = split_at_requests(requests)
     worked_turns = set(segmentation.turns_at(work.start_ns).tolist())
     peeked_episodes: set[int] = set()
@@ -159,11 +169,13 @@ def _drop_peeked(requests: Sequence[Request], work: Work) -> list[Request]:
 
 
 def _end_left_loops(requests: list[Request], work: Work) -> list[Request]:
-    """Each loop that was left ends where its last step does, or, if that was not done, without it.
+    """End each loop that was left early where its last step ends; if that step is incomplete, the
+    loop ends without it.
 
-    An iterator may be held long after its loop: a step then ends no later after its work than the
-    longest of the others, and before an evaluation. A step is done if an optimizer stepped in it,
-    or if what was worked in all others of the loader was worked in it.
+    The script may hold an iterator long after its loop. So the time between a step's work and its
+    end is at most the longest such time of the loader's other steps, and the step ends before the
+    next evaluation. A step is complete if an optimizer stepped in it, or if it has every kind of
+    work that is common to the loader's other steps.
     """
     if not any(r.kind is Kind.RELEASED for r in requests):
         return requests
@@ -201,13 +213,13 @@ def _closed_by_others(
     last_turn: Mapping[int, int],
     kinds: Array,
 ) -> dict[int, list[int]]:
-    """By loader, the turns with work that another request closed.
+    """Return, by loader, the turns with work that did not end with the release of their iterator.
 
     Args:
-        requests: All of them.
+        requests: All requests.
         segmentation: The turns.
-        last_turn: By episode, its last turn.
-        kinds: By turn, the work that was done in it.
+        last_turn: The last turn of each episode.
+        kinds: The kinds of work in each turn, as bits.
     """
     loader_of = {request.episode: request.loader for request in requests}
     let_go = {
@@ -223,15 +235,16 @@ def _closed_by_others(
 
 
 def _worked(segmentation: Segmentation, work: Work) -> tuple[Array, Array, Array]:
-    """By turn: which kinds of work were done, how long it went on after the last of them, and when
-    that ended; without loops in it."""
+    """Return, by turn, the kinds of work in it (as bits), the time from the end of its work to the
+    end of the turn, and the time at which the work ended. Loops inside a turn are excluded."""
     n = len(segmentation.turns)
     edges, owners = np.asarray(segmentation.edges), np.asarray(segmentation.owners)
     turn = segmentation.turns_at(work.start_ns)
     is_inside = turn != OUTSIDE
     kinds, last_ns = np.zeros(n, np.int64), np.zeros(n, np.int64)
     np.bitwise_or.at(kinds, turn[is_inside], work.kind[is_inside])
-    # Where something is trained, evaluation of the model by hand is not part of that work.
+    # In a turn with backward passes or optimizer steps, model calls do not count as work: they may
+    # be an evaluation by hand.
     trains = (work.kind & Work.TRAINS) != 0
     is_in_evaluation = ((kinds & Work.TRAINS) == 0)[np.maximum(turn, 0)]
     is_work = is_inside & (trains | is_in_evaluation)
@@ -245,12 +258,12 @@ def _worked(segmentation: Segmentation, work: Work) -> tuple[Array, Array, Array
 
 
 def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Request]:
-    """The requests, each loop that gradients are taken in with what the optimizer does about them
-    after it: its last step ends there.
+    """Return the requests, with the last step of each loop that computes gradients extended to
+    include the optimizer steps that follow the loop.
 
-    So a step over all data ends (``for batch in loader: backward()``, then ``step()``), and so do
-    batches that are left over of groups; and losses that are summed in the loop, and walked through
-    after it with no model call of their own.
+    Such optimizer steps follow a loop in three cases: one step over all data (``for batch in
+    loader: backward()``, then ``step()``); the remaining batches of an incomplete group; and losses
+    that are summed in the loop, with the backward pass after it and no further model call.
     """
     optimizers = work.of(Work.OPTIMIZER)
     calls, passes = work.of(Work.FORWARD), work.of(Work.BACKWARD)
@@ -264,7 +277,8 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
     pass_ns = first_from(passes.start_ns, over_ns)
     next_ns = np.minimum(first_from(calls.start_ns, over_ns), first_from(asks_ns, over_ns))
     first: Array = np.searchsorted(optimizers.start_ns, over_ns)
-    # by their ends: a step that calls models itself, by a closure, is none of the loop's
+    # searched by end: an optimizer step that calls models itself, in a closure, does not belong to
+    # the loop
     behind: Array = np.searchsorted(optimizers.end_ns, np.minimum(next_ns, pass_ns))
     behind_sum: Array = np.searchsorted(optimizers.end_ns, next_ns)
     passes_ns = passes.start_ns.tolist()
@@ -289,6 +303,6 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
 def _is_called_in_training(calls: Work, begin_ns: int, end_ns: int) -> bool:
     """True if models are called with gradients between two times, all in training mode."""
     first, last = np.searchsorted(calls.start_ns, (begin_ns, end_ns)).tolist()
-    # without gradients a teacher may be called, too
+    # calls without gradients are ignored: they may be those of a teacher model
     is_training = calls.training[first:last][calls.grad[first:last]]
     return bool(len(is_training) and is_training.all())

@@ -1,9 +1,10 @@
-"""Training and evaluation that lie in no loop over a loader: known as requests for batches that
-nobody made.
+"""Training and evaluation outside of loops over loaders, as synthetic requests for batches.
 
-Steps of training are cut at those of the optimizer that leads there. Evaluation by hand, a model
-that is called between steps (nanoGPT's ``estimate_loss``), has one request a model call. What cuts
-loops over loaders cuts these too, or takes them out of the steps around them.
+Training gets one request per step of the leading optimizer. Evaluation by hand, model calls between
+steps (nanoGPT's ``estimate_loss``), gets one request per model call. The code that cuts loops over
+loaders into steps then handles them too, or excludes them from the steps around them.
+
+A *turn* is a ``StepInterval``: the time from one request for a batch to the next of its iterator.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from voirkit.analysis.work_times import NEVER, first_from
 
 @dataclass(frozen=True)
 class Loops:
-    """The loops over loaders, and where the work lies in them."""
+    """The loops over loaders, and the turn in which each span of work lies."""
 
-    turn: Array  # by span of work, the turn in which it lies; shape (n,)
+    turn: Array  # for each span of work, the index of its turn, or ``OUTSIDE``; shape (n,)
     turns: Sequence[StepInterval]
-    trains: frozenset[int]  # the episodes in which something is trained
+    trains: frozenset[int]  # the episodes (iterators) in which a model is trained
 
     @cached_property
     def training_turns(self) -> list[StepInterval]:
@@ -36,38 +37,36 @@ class Loops:
 
     @cached_property
     def training_starts_ns(self) -> Array:
-        """When each turn of loops that train began, ascending."""
+        """Start of each turn of the loops that train, ascending."""
         return np.array([turn.start_ns for turn in self.training_turns], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class LeaderSteps:
-    """Steps of one optimizer, one after the other, that no loop of a loader interrupts."""
+    """Consecutive steps of one optimizer that no loop over a loader interrupts."""
 
-    start_ns: Array  # when each step of the optimizer began; shape (n,), ascending
-    # when the last step of any optimizer ended before the next of them: optimizers that take turns
-    # are one step
+    start_ns: Array  # start of each optimizer step; shape (n,), ascending
+    # for each step, the end of the last step of any optimizer before the next leading step:
+    # optimizers that step in turn form one step
     end_ns: Array
-    # when what trained before them (another optimizer, a loop over a loader) was over
+    # end of the training before these steps (by another optimizer, or in a loop over a loader)
     after_ns: int
-    # whether a loop over a loader came before: steps without a model call of their own are then
-    # what remained of it
+    # True if a loop over a loader came before; then steps without a model call belong to that loop
     is_rest: bool = False
-    # how many batches that loop had read ahead: as many walks through graphs after it are what
-    # remained of it, too
+    # number of batches that loop had read ahead; so many backward passes after it belong to it too
     ahead: int = 0
 
 
 def steps_outside(work: Work, loops: Loops, since_ns: int = 0) -> list[LeaderSteps]:
-    """The steps of training that lie in no loop over a loader.
+    """Return the training steps that lie in no loop over a loader.
+
+    If no optimizer step was recorded at all (it is compiled, or written by hand), each backward
+    pass counts as a step.
 
     Args:
-        work: What was done, ascending by start.
+        work: All work, ascending by start.
         loops: The loops over loaders.
-        since_ns: What was done before is left out.
-
-    Where no step of an optimizer was seen at all (it is compiled, or written by hand), the walks
-    through graphs stand for them.
+        since_ns: Work before this time is left out.
     """
     kind = Work.OPTIMIZER if (work.kind == Work.OPTIMIZER).any() else Work.BACKWARD
     is_outside = (loops.turn == OUTSIDE) & (work.start_ns >= since_ns)
@@ -92,12 +91,12 @@ def steps_outside(work: Work, loops: Loops, since_ns: int = 0) -> list[LeaderSte
 
 
 def _split_by_leader(work: Work, steps: Array, after_ns: int) -> list[LeaderSteps]:
-    """Split steps that no loop interrupts by the optimizer that leads.
+    """Split uninterrupted steps into stretches, each with one leading optimizer.
 
     Args:
-        work: What was done, ascending by start.
-        steps: Their indices in it, ascending.
-        after_ns: When what trained before them was over.
+        work: All work, ascending by start.
+        steps: Indices of the steps in ``work``, ascending.
+        after_ns: The end of the training before these steps.
     """
     stretches = []
     rows = leading_steps(steps, work.optimizer[steps])
@@ -110,11 +109,15 @@ def _split_by_leader(work: Work, steps: Array, after_ns: int) -> list[LeaderStep
 
 
 def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
-    """The steps of the first optimizer; then, if others go on more often than ever between two of
-    its steps, those of the first of them.
+    """Return the steps of the leading optimizer, one array for each stretch with the same leader.
 
-    Where another optimizer steps much more often between two of them than it usually does, it
-    trains alone there: what follows is looked at again.
+    The first optimizer leads at first. If another optimizer steps much more often between or after
+    two leading steps than it usually does, it trains alone there. From there on, the leader is
+    determined anew, and a new stretch begins.
+
+    Args:
+        steps: Indices of optimizer steps, ascending; shape (n,).
+        optimizer: The number of the optimizer of each step; shape (n,).
     """
     stretches = []
     while len(steps):
@@ -137,7 +140,8 @@ def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
 
 
 def _count_steps_between(optimizer: Array, leading: Array) -> dict[int, Array]:
-    """By other optimizer, how often it steps after each leading step and before the next."""
+    """Return for each other optimizer the number of its steps between each leading step and the
+    next."""
     inside = optimizer[: leading[-1]]
     counts = {}
     for other in np.unique(inside).tolist():
@@ -148,11 +152,15 @@ def _count_steps_between(optimizer: Array, leading: Array) -> dict[int, Array]:
 
 
 def _first_takeover(between: Array) -> int | None:
-    """After which of the leading steps another optimizer steps much more often than usual before
-    the next, or for the only time of many; None for never.
+    """Return the index of the first leading step after which another optimizer takes over; None if
+    there is none.
 
-    Optimizers that take turns are a cycle, also where one steps several times, or not in each: they
-    do so more than twice.
+    It takes over if it steps much more often than usual before the next leading step, or steps only
+    in this one of many intervals. Optimizers that step in a cycle do not take over, even if one
+    steps several times in a cycle, or only in some: that recurs more than twice.
+
+    Args:
+        between: The number of steps of the other optimizer after each leading step.
     """
     busy = between[between > 0]
     if len(busy) > 2 or 2 <= len(busy) == len(between):
@@ -166,8 +174,13 @@ def _first_takeover(between: Array) -> int | None:
 
 
 def _first_that_goes_on(behind: Array, counts_between: dict[int, Array]) -> int | None:
-    """The first step behind the last leading one whose optimizer steps more often there than ever
-    between two of those; None if there is none."""
+    """Return the index in ``behind`` of the first step of an optimizer that steps more often there
+    than ever between two leading steps; None if there is none.
+
+    Args:
+        behind: The optimizer of each step after the last leading step.
+        counts_between: The counts of ``_count_steps_between``.
+    """
     optimizers, counts = np.unique(behind, return_counts=True)
     most_between = np.zeros(len(optimizers), dtype=np.int64)
     for i, optimizer in enumerate(optimizers.tolist()):
@@ -178,8 +191,8 @@ def _first_that_goes_on(behind: Array, counts_between: dict[int, Array]) -> int 
 
 
 def _read_ahead(work: Work, loops: Loops, episode: int) -> int:
-    """How many batches a loop asks for before it trains on the first, and so trains on when it has
-    no more (transformers' Trainer)."""
+    """Return the number of batches that a loop requests before it trains on the first batch. It
+    trains on as many after its last request (transformers' Trainer)."""
     turns = np.flatnonzero([turn.episode == episode for turn in loops.turns])
     takes_gradients = (work.kind == Work.BACKWARD) | ((work.kind == Work.FORWARD) & work.grad)
     is_trained = np.isin(turns, loops.turn[takes_gradients])
@@ -189,16 +202,15 @@ def _read_ahead(work: Work, loops: Loops, episode: int) -> int:
 def requests_of_steps(
     stretches: Sequence[LeaderSteps], work: Work, first_episode: int
 ) -> list[Request]:
-    """One request where each step begins, which is where the optimizer's step before it ends; one
-    that finds nothing at the end.
+    """Return a request at the start of each step, and an ``END`` at the end of each stretch.
+
+    A step starts where the optimizer step before it ends; the first step starts with the first
+    work. A model call before it that was not trained on cannot be distinguished from that work.
 
     Args:
-        stretches: The steps; each stretch is an episode.
-        work: Model calls and walks through graphs in no loop over a loader, without evaluation.
-        first_episode: The number of the first episode; the others count down.
-
-    The first step begins with the first work. A model call before it that nothing was trained on is
-    not told from that.
+        stretches: The steps; each stretch gets an episode of its own.
+        work: Model calls and backward passes in no loop over a loader, without evaluation.
+        first_episode: The number of the first episode; later ones count down from it.
     """
     requests: list[Request] = []
     episode = first_episode
@@ -217,7 +229,8 @@ def requests_of_steps(
 
 
 def _first_work_ns(work: Work, steps: LeaderSteps) -> int:
-    """When the first work began that is not of what trained before; ``NEVER`` if none did."""
+    """Return the start of the first work after the training before these steps and after its
+    batches that were read ahead; ``NEVER`` if there is none."""
     first = int(np.searchsorted(work.start_ns, steps.after_ns))
     read_ahead = np.flatnonzero(work.kind[first:] == Work.BACKWARD)[: steps.ahead]
     if len(read_ahead):
@@ -228,60 +241,61 @@ def _first_work_ns(work: Work, steps: LeaderSteps) -> int:
 # evaluation by hand
 
 
-# of the steps: what is called under no_grad in so many of them is a part of them (a teacher, a
-# target network)
+# A model that is called under no_grad in this share of the steps, or more, is a part of the steps
+# (a teacher, a target network), not an evaluation.
 _OFTEN = 0.5
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What else tells evaluation from training; nanoseconds, ascending."""
+    """Events, besides work and loops, that distinguish evaluation from training. Times are in
+    nanoseconds, ascending."""
 
-    # when a module was switched (``train()``, ``eval()``), and whether to training
+    # calls of a module's ``train()`` and ``eval()``: (time, True for training mode)
     modes: Sequence[tuple[int, bool]]
-    zeroed_ns: Array  # when gradients were set to zero
-    saved_ns: Array  # when checkpoints were written
-    # from when to when the script itself says that it evaluates
+    zeroed_ns: Array  # times at which gradients were set to zero
+    saved_ns: Array  # times at which checkpoints were written
+    # (start, end) of evaluations that the script annotates
     annotated: Sequence[tuple[int, int]] = ()
-    fetched_ns: Sequence[int] = ()  # when loaders were asked for batches that came
-    asked_ns: Sequence[int] = ()  # when anything was asked of loaders
+    fetched_ns: Sequence[int] = ()  # times of requests to loaders that returned a batch
+    asked_ns: Sequence[int] = ()  # times of all requests to loaders, except releases of iterators
 
 
 @dataclass(frozen=True)
 class Calls:
-    """Model calls one after the other that evaluate."""
+    """Consecutive model calls of an evaluation."""
 
-    start_ns: list[int]  # when each began; the first where the evaluation did
-    end_ns: int  # when the last was over
+    start_ns: list[int]  # start of each call; the first is the start of the evaluation
+    end_ns: int  # end of the evaluation
 
 
 def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array:
-    """Which model calls evaluate, though they lie in no loop that does, and which backward passes
-    belong to them; shape (n,).
+    """True for model calls that evaluate but lie in no evaluation loop, and for backward passes
+    that belong to these calls; shape (n,).
+
+    A model call evaluates if nothing is trained on its result and it is made
+    - where the script says that it evaluates (``voirkit.ai``, ``give(task="eval")``);
+    - between ``eval()`` and the next ``train()``;
+    - without gradients between two steps: after the work of a step, and before the next request for
+      a batch or ``zero_grad()``;
+    - without gradients elsewhere, in fewer than half of the steps.
+    Backward passes in evaluations by the first two rules belong to the evaluation (forces,
+    attacks), unless an optimizer steps.
 
     Args:
-        work: What was done, ascending by start.
-        marks: What else tells evaluation from training.
+        work: All work, ascending by start.
+        marks: Events that distinguish evaluation from training.
         loops: The loops over loaders.
-        steps_ns: When steps that lie in no loop over a loader end, ascending.
-
-    Evaluation is what is called, and not trained on,
-    - where the script says so (``voirkit.ai``, ``give(task="eval")``);
-    - between ``eval()`` and the next ``train()``;
-    - without gradients between two steps: after the work of one and before the next batch is asked
-      for, or before ``zero_grad()``;
-    - without gradients at any other place of fewer than half of the steps.
-    Gradients that are taken where models evaluate by the first two rules are a part of that
-    (forces, attacks), unless an optimizer steps.
+        steps_ns: Ends of the steps that lie in no loop over a loader, ascending.
     """
-    # the last is that of OUTSIDE
+    # the last element is for OUTSIDE, which is -1
     in_training = np.array([turn.episode in loops.trains for turn in loops.turns] + [True])
     is_candidate = in_training[loops.turn]
     calls = is_candidate & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
     is_backward = work.kind == Work.BACKWARD
     trained_ns = work.of(Work.TRAINS).start_ns
     is_declared = declared_evaluation(work, marks)
-    # models are called once while they are built, with gradients, before anything is trained
+    # a model call with gradients before any training may only build the model: it does not count
     if len(trained_ns):
         is_differentiated = np.append((is_declared & is_backward)[1:], False)
         is_annotated = _annotation(work, marks) >= 0
@@ -291,7 +305,7 @@ def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array
     quiet = np.flatnonzero(calls & ~evaluates & ~work.grad)
     if not len(quiet):
         return evaluates
-    # without loops that evaluate, whose models may take gradients
+    # evaluation loops are left out, since their models may take gradients
     training = work.chosen(_trains(work, evaluates | ~is_candidate))
     is_between = _between_steps(quiet, work, training, _zeroed(work, marks), loops)
     is_inside = loops.turn[quiet] != OUTSIDE
@@ -310,13 +324,13 @@ def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array
 def _between_steps(
     quiet: Array, work: Work, training: Work, zeroed_ns: Array, loops: Loops
 ) -> Array:
-    """True for the calls after the work of one step and before the next.
+    """True for model calls after the work of one step and before the next step.
 
     Args:
-        quiet: Model calls without gradients: indices in ``work``; shape (m,).
-        work: What was done, ascending by start.
-        training: The part of it that trains.
-        zeroed_ns: When gradients were set to zero, ascending.
+        quiet: Indices in ``work`` of model calls without gradients; shape (m,).
+        work: All work, ascending by start.
+        training: The part of ``work`` that trains.
+        zeroed_ns: Times at which gradients were set to zero, ascending.
         loops: The loops over loaders.
 
     Returns:
@@ -327,7 +341,7 @@ def _between_steps(
     is_inside = turn_of_call != OUTSIDE
     next_trained = np.searchsorted(training.start_ns, quiet_ns)
     next_trained_ns = np.append(training.start_ns, NEVER)[next_trained]
-    # its backward is still to come
+    # the call before it still waits for its backward pass
     is_after_call = np.append(training.kind == Work.FORWARD, False)[next_trained - 1]
     ends_ns = [NEVER if turn.end_ns is None else turn.end_ns for turn in loops.turns]
     turn_end_ns = np.array([*ends_ns, NEVER], dtype=np.int64)[turn_of_call]
@@ -347,17 +361,18 @@ def requests_of_evaluation(
     first_episode: int,
     requests: Sequence[Request] = (),
 ) -> tuple[list[Request], set[int]]:
-    """One request where each model call begins, and one that finds nothing where the last of a row
-    of them is over; and the iterators that gave their batches for these calls.
+    """Return synthetic requests for evaluation by hand, and the iterators that its batches came
+    from. The requests are one at the start of each model call that evaluates, and an ``END`` at the
+    end of each row of consecutive calls.
 
     Args:
-        evaluates: Which work evaluates, as ``evaluating`` tells.
-        work: What was done, ascending by start.
-        marks: What else tells evaluation from training.
+        evaluates: True for work that evaluates, as ``evaluating`` returns it.
+        work: All work, ascending by start.
+        marks: Events that distinguish evaluation from training.
         loops: The loops over loaders.
-        first_episode: The number of the first episode; the others count down.
-        requests: What loaders were asked for: a batch that is drawn for an evaluation is a part of
-            it.
+        first_episode: The number of the first episode; later ones count down from it.
+        requests: The requests to loaders; requests for the batches of an evaluation are a part of
+            the evaluation.
     """
     rows = _EvaluationRows(evaluates, work, marks, loops).rows()
     rows, iterators = _with_their_draws(rows, requests, work, loops)
@@ -373,11 +388,11 @@ def requests_of_evaluation(
 def _with_their_draws(
     rows: list[Calls], requests: Sequence[Request], work: Work, loops: Loops
 ) -> tuple[list[Calls], set[int]]:
-    """The rows, each from the draws of the batches that it evaluates (``u, v = next(held_out)``
-    between two steps), and the iterators that gave them.
+    """Return the rows of evaluation calls, extended to include the requests for their batches
+    (``u, v = next(held_out)`` between two steps), and the iterators that the batches came from.
 
-    Those are the last that was requested before it, with no work between, of a loader that most
-    often is asked for that.
+    The requests of a row are the last ones before it, with no work between, to one loader. They
+    count only if at least half of the batches of this loader are requested so.
     """
     readings = sorted(
         (request for request in requests if request.kind in (Kind.ITER, Kind.FETCH)),
@@ -401,8 +416,10 @@ def _with_their_draws(
 def _draws_of_rows(
     rows: Sequence[Calls], requests: Sequence[Request], work: Work, loops: Loops
 ) -> list[list[Request]]:
-    """By row, the last requests to one loader before it with no work between, the latest first."""
-    openings_ns = {turn.start_ns for turn in loops.training_turns}  # a step's own batch
+    """Return for each row the last requests to one loader before it with no work between, the
+    latest first."""
+    # starts of training steps: a request there is for the batch of the step itself
+    openings_ns = {turn.start_ns for turn in loops.training_turns}
     work_ends_ns = np.maximum.accumulate(work.end_ns) if len(work.end_ns) else work.end_ns
     draws_of_rows = []
     for row in rows:
@@ -415,13 +432,13 @@ def _draws_of_rows(
 def _draws_before(
     begin_ns: int, requests: Sequence[Request], worked_ns: int, openings_ns: set[int]
 ) -> list[Request]:
-    """The last requests to one loader before a time, the latest first.
+    """Return the last requests to one loader before a time, the latest first.
 
     Args:
         begin_ns: The time.
-        requests: Ascending by start.
-        worked_ns: When the work before that time was over: none before this.
-        openings_ns: When the steps of training began: none from the last of these.
+        requests: The requests to loaders, ascending by start.
+        worked_ns: End of the work before that time; earlier requests are left out.
+        openings_ns: Starts of the training steps; requests up to the last of these are left out.
     """
     draws: list[Request] = []
     last = bisect_left(requests, begin_ns, key=lambda request: request.start_ns) - 1
@@ -436,8 +453,8 @@ def _draws_before(
 
 
 class _EvaluationRows:
-    """The calls that evaluate and follow each other with no training between; by mode a row lasts
-    from ``eval()`` to ``train()``."""
+    """Groups the model calls that evaluate into rows of consecutive calls without training between.
+    A row in evaluation mode lasts from ``eval()`` to ``train()``."""
 
     def __init__(self, evaluates: Array, work: Work, marks: Marks, loops: Loops) -> None:
         self._evaluates, self._work, self._marks, self._loops = evaluates, work, marks, loops
@@ -451,7 +468,7 @@ class _EvaluationRows:
         self._annotation = _annotation(work, marks)
 
     def rows(self) -> list[Calls]:
-        """The rows, in the order of their calls."""
+        """Return the rows, in the order of their calls."""
         work, turn = self._work, self._loops.turn
         is_call = self._evaluates & (work.kind == Work.FORWARD)
         calls = np.flatnonzero(is_call | self._stands_for_call(is_call))
@@ -465,8 +482,8 @@ class _EvaluationRows:
         return [self._row(row) for row in np.split(calls, 1 + np.flatnonzero(is_apart))]
 
     def _stands_for_call(self, is_call: Array) -> Array:
-        """The backward passes of annotated evaluations without a model call: of a model that is a
-        function, and so is not seen."""
+        """True for the backward passes of annotated evaluations that have no recorded model call:
+        their model is a plain function. These passes count as calls."""
         is_annotated = self._evaluates & (self._annotation >= 0)
         is_backward = is_annotated & (self._work.kind == Work.BACKWARD)
         has_call = np.isin(self._annotation, self._annotation[is_annotated & is_call])
@@ -490,7 +507,8 @@ class _EvaluationRows:
         return Calls([begin_ns, *self._work.start_ns[calls[1:]].tolist()], end_ns)
 
     def _begin_ns(self, first: int, turn: StepInterval | None) -> int:
-        """When the evaluation began: by mode with ``eval()``, since what came before it."""
+        """Return the start of the evaluation: its first call; or, in evaluation mode, the first
+        ``eval()`` after the last ``train()``, training or start of the turn before that call."""
         begin_ns = int(self._work.start_ns[first])
         if not self._is_by_mode[first]:
             return begin_ns
@@ -501,8 +519,9 @@ class _EvaluationRows:
         return min(begin_ns, _next_from(self._off_ns, since_ns))
 
     def _end_ns(self, last: int, turn: StepInterval | None) -> int:
-        """When the evaluation was over: by mode with ``train()``, or with what comes before it; and
-        not before the gradients that are taken of it."""
+        """Return the end of the evaluation: the end of its last call and of the backward passes
+        that belong to it. In evaluation mode it is the next ``train()``, or an earlier checkpoint,
+        training or end of the turn."""
         end_ns = int(self._work.end_ns[last])
         switched_ns = _next_from(self._on_ns, end_ns)
         if self._is_by_mode[last] and switched_ns != NEVER:
@@ -524,49 +543,51 @@ class _EvaluationRows:
 
 
 def _next_from(times_ns: Array, at_ns: int) -> int:
-    """The first of some times that is not before one; ``NEVER`` if there is none."""
+    """Return the first of ``times_ns`` at or after a time; ``NEVER`` if there is none."""
     place = int(np.searchsorted(times_ns, at_ns))
     return int(times_ns[place]) if place < len(times_ns) else NEVER
 
 
 def _last_before(times_ns: Array, at_ns: int) -> int:
-    """The last of some times that is before one; 0 if there is none."""
+    """Return the last of ``times_ns`` before a time; 0 if there is none."""
     place = int(np.searchsorted(times_ns, at_ns))
     return int(times_ns[place - 1]) if place else 0
 
 
 def _switches(marks: Marks) -> tuple[Array, Array]:
-    """When modules were switched to evaluation, and when to training."""
+    """Return the times at which modules were switched to evaluation mode, and the times at which
+    they were switched to training mode."""
     off_ns = [at_ns for at_ns, training in marks.modes if not training]
     on_ns = [at_ns for at_ns, training in marks.modes if training]
     return np.array(off_ns, dtype=np.int64), np.array(on_ns, dtype=np.int64)
 
 
 def _trains(work: Work, evaluates: Array) -> Array:
-    """True for work that is a part of training: all but what evaluates, and what is called without
+    """True for work that is a part of training: all work except evaluation and model calls without
     gradients."""
     return ~evaluates & ((work.kind != Work.FORWARD) | work.grad)
 
 
 def _in_optimizer(work: Work) -> Array:
-    """True for work in a step of an optimizer, by its closure."""
+    """True for work inside of an optimizer's step: the work of its closure."""
     inside: Array = _step_around(work, work.start_ns)[0]
     return inside
 
 
 def _step_around(work: Work, at_ns: Array) -> tuple[Array, Array, Array]:
-    """For each time: True if it lies in a step of an optimizer, and from when to when that is."""
+    """Return three arrays: True for each time that lies in an optimizer's step, and the start and
+    the end of that step."""
     steps = work.of(Work.OPTIMIZER)
     step = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
-    # the last are those of none
+    # the last element is for times before all steps (index -1)
     begins_ns = np.append(steps.start_ns, 0)[step]
     ends_ns = np.append(steps.end_ns, 0)[step]
     return (step >= 0) & (at_ns < ends_ns), begins_ns, ends_ns
 
 
 def _zeroed(work: Work, marks: Marks) -> Array:
-    """When gradients were set to zero for the work that follows. A closure (LBFGS) does it in the
-    optimizer's step, which begins it."""
+    """Return the times at which gradients were set to zero, ascending. If a closure does it inside
+    of the optimizer's step (LBFGS), the start of that step counts."""
     walks_ns = work.of(Work.BACKWARD).start_ns
     is_inside, begins_ns, ends_ns = _step_around(work, marks.zeroed_ns)
     is_by_closure = is_inside & (first_from(walks_ns, marks.zeroed_ns) < ends_ns)
@@ -574,20 +595,20 @@ def _zeroed(work: Work, marks: Marks) -> Array:
 
 
 def declared_evaluation(work: Work, marks: Marks) -> Array:
-    """True for work where the script says that it evaluates, by the mode of its models or by an
+    """True for work where the script declares an evaluation, by the mode of its models or by an
     annotation; shape (n,)."""
     is_declared: Array = _in_evaluation_mode(work, marks) | (_annotation(work, marks) >= 0)
     return is_declared
 
 
 def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
-    """True for work between an ``eval()`` and the next ``train()``, of any module, between which
-    nothing is trained.
+    """True for work between an ``eval()`` and the next ``train()``, of any module, if nothing is
+    trained in this stretch of time.
 
-    Gradients may be taken there (forces, attacks), if no optimizer steps, and for at most half of
-    the backward passes elsewhere, or in at most half of the steps with such, or at the end of
-    steps, or where no optimizer steps any more: what is done so in the middle of each step is a
-    part of it (adversarial training).
+    A stretch with backward passes (forces, attacks) evaluates only if no optimizer steps in it, and
+    one of these holds: it is at the end of a step; no optimizer steps after it; such stretches are
+    at most half as many as the backward passes elsewhere; they lie in at most half of the steps
+    with backward passes. Otherwise it is a part of each step (adversarial training).
     """
     begins_ns, on_ns = _switches(marks)
     if not len(begins_ns):
@@ -620,7 +641,8 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
 
 
 def _stretch_around(at_ns: Array, begins_ns: Array, ends_ns: Array) -> tuple[Array, Array]:
-    """The last stretch of time that begins before each time, and True where the time lies in it."""
+    """Return for each time the index of the last stretch that begins before it, and True if the
+    time lies in that stretch."""
     stretch = np.searchsorted(begins_ns, at_ns, side="right") - 1
     return stretch, (stretch >= 0) & (at_ns < ends_ns[stretch])
 
@@ -628,7 +650,7 @@ def _stretch_around(at_ns: Array, begins_ns: Array, ends_ns: Array) -> tuple[Arr
 def _outside_of_stretches(
     times: Sequence[int], begins_ns: Array, ends_ns: Array, has_update: Array
 ) -> Array:
-    """The times that lie in no stretch, but for stretches in which an optimizer steps."""
+    """Return the times that lie in no stretch, or in a stretch in which an optimizer steps."""
     at_ns = np.asarray(times, dtype=np.int64)
     stretch, is_inside = _stretch_around(at_ns, begins_ns, ends_ns)
     outside: Array = at_ns[~is_inside | has_update[stretch]]
@@ -638,16 +660,19 @@ def _outside_of_stretches(
 def _at_end_of_step(
     work: Work, fetched_ns: Array, asked_ns: Array, begins_ns: Array, ends_ns: Array
 ) -> Array:
-    """True for stretches of time behind an optimizer's step, with at most calls without gradients
-    between, and before anything is asked of a loader or the end of all work; of a training of a
-    single step, also those before it.
+    """True for stretches of time at the end of a training step.
+
+    Such a stretch follows an optimizer's step, with nothing but model calls without gradients
+    between. The next request to a loader, or the end of all work, follows it. If only one optimizer
+    step was made, that is not required, so stretches before the training count too.
 
     Args:
-        work: What is done in none of them.
-        fetched_ns: When loaders were asked for batches that came, in none of them; ascending.
-        asked_ns: When anything was asked of loaders, in none of them.
-        begins_ns: When each begins; shape (n,), ascending.
-        ends_ns: When each ends; the same shape.
+        work: The work outside of the stretches.
+        fetched_ns: Times of requests to loaders that returned a batch, outside of the stretches;
+            ascending.
+        asked_ns: Times of all requests to loaders, outside of the stretches; ascending.
+        begins_ns: Start of each stretch; shape (n,), ascending.
+        ends_ns: End of each stretch; shape (n,).
     """
     trained = work.chosen((work.kind != Work.FORWARD) | work.grad)
     before = np.searchsorted(trained.start_ns, begins_ns) - 1
@@ -655,9 +680,9 @@ def _at_end_of_step(
     over_ns = np.append(trained.end_ns, 0)[before]
     next_work_ns = first_from(work.start_ns, ends_ns)
     last_asked_ns = np.append(asked_ns, -1)[np.searchsorted(asked_ns, begins_ns) - 1]
-    # else a loop has ended since, and its batch is left over
+    # if the last request returned no batch, its loop has ended
     is_fetched = np.isin(last_asked_ns, fetched_ns)
-    # else the next step has another batch
+    # and if no other batch is requested before the next work, that work uses this batch
     is_fetched &= first_from(fetched_ns, ends_ns) > next_work_ns
     has_batch = is_fetched & (first_from(fetched_ns, over_ns) < begins_ns)
     is_single = np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1
@@ -668,8 +693,9 @@ def _at_end_of_step(
 
 
 def _annotation(work: Work, marks: Marks) -> Array:
-    """The annotation in which each lies, of those in which nothing is trained (no optimizer steps,
-    or where none does at all, no gradient is taken); -1 for none."""
+    """Return for each span of work the index of the annotated evaluation in which it lies; -1 for
+    none. Annotations in which an optimizer steps do not count; if no optimizer steps in the whole
+    run, annotations with a backward pass do not count."""
     if not marks.annotated:
         return np.full(len(work.start_ns), -1)
     begins_ns, ends_ns = np.array(marks.annotated, dtype=np.int64).T

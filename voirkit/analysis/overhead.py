@@ -1,11 +1,13 @@
-"""What voirkit cost a run, in all its processes: ``overhead`` of the summary.
+"""Overhead of voirkit in a run, in all its processes: ``overhead`` of the summary.
 
-The process that leads a run measures what it does inside of its own functions. What cannot be
-measured there is estimated here, from the records of each process: entering and leaving patched
-functions, the caches that this displaces, and all of workers and of processes that ended before
-they could tell (``os._exit``, a signal). A record costs as much as so many patched calls of a
-function that does nothing, which is timed on this machine when the run is read; how many is known
-for each kind from benchmarks/printed_overhead.py.
+The main process of a run measures the time inside of voirkit's own functions. The rest cannot be
+measured there, and is estimated here from the records of each process: entering and leaving patched
+functions, the data that voirkit evicts from CPU caches, and all overhead in workers and in
+processes that ended before they could report it (``os._exit``, a signal).
+
+The estimate takes each record as a number of patched calls of a function that does nothing. Such a
+call is timed on this machine when the run is read. The number for each kind of record comes from
+benchmarks/printed_overhead.py.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
 # The cost of one record of each kind to the process that writes it. The unit is a patched call of
 # a function that does nothing (0.18 us on a quiet machine). A phase surrounds work of the program,
-# which evicts voirkit's code and data from the caches: each begin or end that follows ``COLD_NS``
-# of such work costs "cold" in addition. Loaders' records follow one another directly. A fact of
-# --checks or --parameters includes what is looked up at each of its calls; a reading of
-# --memory-snapshot is a file of the kernel.
+# which evicts voirkit's code and data from the CPU caches: each begin or end that follows
+# ``COLD_NS`` of such work costs "cold" in addition. Records of loaders follow one another directly.
+# The cost of a record of --checks or --parameters includes the look-ups at each of its calls.
+# A reading of --memory-snapshot reads a file of the kernel.
 CALLS = {
     "phase": 3.0,
     "cold": 38.0,
@@ -37,35 +39,36 @@ CALLS = {
     "span": 4.0,
     "reading": 60.0,
 }
-# A worker works beside others, most often on the other half of a processor: the same takes twice as
-# long there.
+# Workers run at the same time, usually two on the hardware threads of one core: the same work takes
+# twice as long.
 _WORKERS_SLOWER = 2.0
 _ROUNDS, _TIMES = 7, 200
 
 
 def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, Any] | None:
-    """``overhead`` of a summary.
+    """Return ``overhead`` of a summary.
 
     Args:
         runs: The run, or the directories of its ranks.
-        summary: As it is so far: what the run itself measured, its ``duration_s`` and
+        summary: The summary so far: what the run itself measured, its ``duration_s`` and
             ``processors``.
 
     Returns:
-        The part; as it is where it was completed before. None if the run's duration is not known.
+        ``overhead``. It is unchanged (or None, if the summary has none) if the estimates were added
+        before, or if the duration of the run is not known.
     """
     document = summary.get("overhead")
     duration_s = summary.get("duration_s")
     if duration_s is None or (document is not None and "patches" in document.get("parts", {})):
         return None if document is None else dict(document)
-    # Estimates are processor time, all else is time by the clock: what waits for a processor does
-    # so in voirkit's part as well.
+    # The estimates are CPU time, all other figures are wall time. So the estimates are increased by
+    # the share of time that the processes waited for a processor.
     processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
     call_s = _call_s() * (1 + waiting)
     leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
-    # what the leader records after the run is none of it
+    # records that the leader writes after the run do not count
     events, ranks = int((document or {}).get("events", 0)), set()
     for run in runs:
         for rank, _, pid, kind, (n, cold, looks_ns, readings, _) in run.tallies():
@@ -88,8 +91,8 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
 
 
 def _call_s() -> float:
-    """What a patched call of a function that does nothing takes more than a plain one, with its
-    record; seconds."""
+    """Return the additional seconds of a patched call of a function that does nothing, compared
+    with a plain call, including its record."""
     from voirkit.trace.recorder import engine
 
     now, trial = time.perf_counter_ns, engine.trial

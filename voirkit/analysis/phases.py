@@ -1,6 +1,5 @@
-"""From the records of the steps instrument to ranks: the thread that trains in each process, its
-steps, and how its script trains.
-"""
+"""Computes what each rank did from the records of the steps instrument: the threads that train in
+each process, their steps, and facts about the script."""
 
 from __future__ import annotations
 
@@ -43,10 +42,11 @@ from voirkit.analysis.work_times import NEVER, any_between, time_of_spans_until
 from voirkit.analysis.worker_starts import START, STOP, restarts
 from voirkit.phase_table import COLUMN, phase_of_span
 
-KIND = "phase"  # of the records
-DEVICE = "device"  # of those that say how long the same lasted on a GPU
-COLLECTIVE = "collective"  # of those of what ranks exchange
-# In backward they are begun as soon as gradients are there, and waited for at its end.
+KIND = "phase"  # kind of the records of phases
+DEVICE = "device"  # kind of the records of the same phases on a GPU
+COLLECTIVE = "collective"  # kind of the records of collectives
+# Collectives that reduce gradients. In a backward pass they begin as soon as gradients are there,
+# and the pass waits for them at its end.
 REDUCTIONS = (
     "all_reduce",
     "allreduce_coalesced",
@@ -56,11 +56,11 @@ REDUCTIONS = (
     "reduce_scatter_tensor_coalesced",
 )
 _CAPTURE = ("checkpoint", "capture")
-# How far two pieces of a checkpoint may be apart: fsync of what torch.save has left in memory takes
-# some ten times as long as that.
+# Maximum time between two pieces of a checkpoint: in ns, or as a multiple of the time that they
+# took. The fsync after torch.save takes some ten times as long as torch.save.
 _BETWEEN_PIECES_NS, _BETWEEN_PIECES = 1_000_000_000, 20
-_ONE_EACH = 0.9  # of the steps have a request, and of the requests a step of their own
-# how long the thread had one, and was ready and had none
+_ONE_EACH = 0.9  # minimum share of steps with a request, and of requests with a step of their own
+# counters: the time that the thread ran on a processor, and that it was ready but waited for one
 _PROCESSOR, _NO_PROCESSOR = ("processor", "ran"), ("processor", "waited")
 
 
@@ -72,18 +72,18 @@ class Records:
     duration_ns: Array  # nanoseconds
     name: Array  # index into ``names``
     args: Array  # index into ``arguments``
-    value: Array  # the record's own number
+    value: Array  # the record's own integer, such as the number of items in a batch; -1 for none
     process: Array  # index into ``processes``
     tid: Array  # native id of the thread
     names: Sequence[tuple[str, str]]  # (category, name) by index
     arguments: Sequence[Mapping[str, Any]]  # by index
     processes: Sequence[tuple[int, str, int]]  # (rank, host, pid) by index
-    # of the group in which each process has its rank, by index; 1: it is in none and trains, if it
-    # does, for itself. 0, and empty: not known, as of runs that launchers started.
+    # World size of each process's group, by index. 1: the process is in no group, and trains alone
+    # if it trains. 0, or empty: not known, as in runs that launchers started.
     world_sizes: Sequence[int] = ()
 
     def chosen(self, rows: Array) -> Records:
-        """Only some of them."""
+        """Return the records of the given rows only."""
         columns = ("start_ns", "duration_ns", "name", "args", "value", "process", "tid")
         return replace(self, **{key: getattr(self, key)[rows] for key in columns})
 
@@ -98,13 +98,13 @@ _OF_LOADER = (
     "sampler",
     "length",
 )
-# The script's own word that it evaluates: its annotations, and steps that it gives with a task.
+# Names of records by which the script declares an evaluation: annotations, and given tasks.
 EVALUATIONS = (("annotated", "evaluate"), ("annotated", "test"), ("given", "evaluation"))
 _REQUESTS = {
     ("dataloader", "iter"): Kind.ITER,
     ("dataloader", "fetch"): Kind.FETCH,
     ("dataloader", "end"): Kind.END,
-    # A loop over a loader, whole: it is over where this ends, however that came.
+    # These two span a whole loop over a loader: the loop is over at their end, for any reason.
     ("pipeline", "epoch"): Kind.RELEASED,
     ("pipeline", "evaluate"): Kind.RELEASED,
     ("dataloader", "left"): Kind.RELEASED,
@@ -118,15 +118,15 @@ def ranks(
     without: Collection[tuple[str, int]] = (),
     exchanged: Records | None = None,
 ) -> list[Rank]:
-    """What each rank did, ascending; and what each process did that trains, or evaluates, and is in
-    no group of ranks.
+    """Return the ranks of a run, ascending, with their steps and facts. A process that trains or
+    evaluates but is in no group of ranks has a ``Rank`` of its own.
 
     Args:
-        records: Of all ranks.
+        records: The phases of all ranks.
         cpus: Processors of the host, for the verdict.
-        device: What the phases did on GPUs, where they were used.
-        without: (host, pid) of processes that are left out.
-        exchanged: What they began together.
+        device: The records of the phases on GPUs, where they were used.
+        without: (host, pid) of processes to leave out.
+        exchanged: The records of the collectives.
     """
     parts: list[Rank] = []
     for number, (_, host, pid) in enumerate(records.processes):
@@ -146,8 +146,8 @@ def _process_parts(
     device: Records | None,
     exchanged: Records | None,
 ) -> list[Rank]:
-    """The trainings of a process: all of one in no group of ranks, the main one last; else that
-    alone."""
+    """Return a ``Rank`` for each training of a process, the main one last. For a process in a group
+    of ranks, return only the main one."""
     rank, host, pid = records.processes[number]
     is_alone = bool(records.world_sizes) and records.world_sizes[number] == 1
     process = Rank(rank, host, NO_STEPS, {}, ((host, pid),), is_alone)
@@ -158,7 +158,7 @@ def _process_parts(
             part = _training(records, number, rows, cpus, None, process)
             parts.append(replace(part, thread=int(records.tid[rows[0]])))
     else:
-        # a rank has one training: what other threads of it do beside that is no step of its group
+        # a rank has one training: steps of its other threads are not steps of the group
         uncounted = _with_all_of(records, main.steps.uncounted, trainings[1:])
         main = replace(main, steps=replace(main.steps, uncounted=uncounted))
     if exchanged is not None and (rank, host, pid) in exchanged.processes:
@@ -171,11 +171,11 @@ def _process_parts(
 def _passes_and_calls(
     records: Records, rows: Array, train: Table
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """When the backward passes of a thread, and its calls that wait for other ranks, began and
-    ended."""
+    """Return the starts and ends of a thread's backward passes, and the starts and ends of its
+    calls that wait for other ranks."""
     meaning = meanings(records.names)[records.name[rows]]
     if len(train):
-        # a pass that an exception ends, and what it waited for until then, is in no step
+        # a pass after the last step, which an exception ended, is in no step, nor are its waits
         is_over = records.start_ns[rows] >= int(train.end_ns.max())
         is_left = ~(is_over & (meaning == BACKWARD))
         rows, meaning = rows[is_left], meaning[is_left]
@@ -191,15 +191,15 @@ def _training(
     device: Records | None,
     process: Rank,
 ) -> Rank:
-    """A process with the steps and facts of one training.
+    """Return a process with the steps and facts of one training.
 
     Args:
-        records: Of all ranks.
+        records: The phases of all ranks.
         number: Index of the process.
         rows: Indices of the records of the threads that train.
         cpus: Processors of the host.
-        device: What the phases did on GPUs.
-        process: The process, of which nothing else is known.
+        device: The records of the phases on GPUs.
+        process: The process; its steps and facts are replaced.
     """
     timeline = _timeline(records, rows)
     steps = steps_of(timeline)
@@ -234,8 +234,8 @@ def _training(
 
 
 def leading_optimizers_ns(timeline: Timeline) -> Array:
-    """When the optimizer that leads stepped, of a second training the one that leads there; shape
-    (n,)."""
+    """Return the start of each step of the leading optimizer; if another optimizer takes over
+    later, of its steps from then on. Shape (n,)."""
     stepped = np.flatnonzero(timeline.meaning == OPTIMIZER)
     stretches = leading_steps(stepped, timeline.optimizer[stepped])
     leading = np.concatenate(stretches) if stretches else stepped
@@ -255,16 +255,18 @@ def _on_device(
 
 
 def training_threads(records: Records, process: int) -> list[Array]:
-    """By training of a process, the one that steps most first, indices of the records of the
-    threads that take turns at it; ascending by start, outer before inner. Where nothing is trained
-    and no model called, those of the thread that does most else."""
+    """Return the indices of the records of each training in a process, ascending by start, outer
+    before inner. The training with most steps comes first.
+
+    The records of a training are those of its thread, or of the threads that work on it in turn. If
+    no thread trains or calls a model, return the records of the busiest thread."""
     rows = np.flatnonzero(records.process == process)
     if not len(rows):
         return []
     rows = rows[outer_first(records.start_ns[rows], records.duration_ns[rows])]
     meaning = meanings(records.names)[records.name[rows]]
     if np.isin(meaning, (COMPILE, IMPORT, GC)).all():
-        return []  # it has imported torch, and that is all
+        return []  # the process has only imported torch
     tids = records.tid[rows]
 
     def is_of_loader(*wanted_names: str) -> Array:
@@ -297,20 +299,20 @@ def training_threads(records: Records, process: int) -> list[Array]:
 
 
 def _argument(records: Records, rows: Array, key: str, otherwise: Any) -> Array:
-    """An argument of some records."""
+    """Return the argument ``key`` of each of some records; ``otherwise`` if a record lacks it."""
     values = np.array([arguments.get(key, otherwise) for arguments in records.arguments])
     argument: Array = values[records.args[rows]]
     return argument
 
 
 def _is_named(records: Records, rows: Array, names: Collection[tuple[str, str]]) -> Array:
-    """True for those of some records that have one of some names."""
+    """True for the records that have one of the given names."""
     is_named: Array = np.array([name in names for name in records.names])[records.name[rows]]
     return is_named
 
 
 def _with_all_of(records: Records, uncounted: Uncounted, threads: Sequence[Array]) -> Uncounted:
-    """With all that is trained in some other threads."""
+    """Return the uncounted training plus all training in some other threads."""
     for rows in threads:
         meaning = meanings(records.names)[records.name[rows]]
         trained = rows[np.isin(meaning, (BACKWARD, OPTIMIZER))]
@@ -321,8 +323,8 @@ def _with_all_of(records: Records, uncounted: Uncounted, threads: Sequence[Array
 
 
 def meanings(names: Sequence[tuple[str, str]]) -> Array:
-    """The phase of each span by its category and name, as an index into ``COLUMNS``; -1 for
-    none."""
+    """Return the phase for each (category, name) of spans, as an index into ``COLUMNS``; -1 for a
+    name that is no phase."""
     phases = [phase_of_span(category, name) for category, name in names]
     numbers = [NONE if phase is None else COLUMN[phase] for phase in phases]
     return np.array(numbers, dtype=np.int64)
@@ -358,16 +360,16 @@ def _timeline(records: Records, rows: Array) -> Timeline:
 
 
 def whole_imports(start_ns: Array, duration_ns: Array, meaning: Array) -> tuple[Array, Array]:
-    """An import that trains is one until it does; garbage that is collected in an import or a
-    compilation is part of it.
+    """Shorten each import that runs training to the start of that training, and drop garbage
+    collections inside of imports and compilations, whose time includes them.
 
     Args:
-        start_ns: Of the spans of a thread, ascending; shape (n,).
-        duration_ns: Same shape.
-        meaning: Same shape.
+        start_ns: Starts of the spans of a thread, ascending; shape (n,).
+        duration_ns: Durations, shape (n,).
+        meaning: Phases as indices into ``COLUMNS``, shape (n,).
 
     Returns:
-        Durations, and which spans are left.
+        Durations, and True for each span that is kept; both of shape (n,).
     """
     is_left = np.ones(len(start_ns), dtype=bool)
     duration_ns = duration_ns.copy()
@@ -385,23 +387,25 @@ def whole_imports(start_ns: Array, duration_ns: Array, meaning: Array) -> tuple[
 
 
 def whole_checkpoints(start_ns: Array, duration_ns: Array, meaning: Array, writes: Array) -> Array:
-    """Durations in which a checkpoint that is written in pieces (model, optimizer) lasts from one
-    piece to the next.
+    """Extend each piece of a checkpoint (model, optimizer) to the start of the next piece.
 
-    What lies between them, where nothing else is seen (fsync, a rename, the next ``state_dict``),
-    is its cost.
+    The time between them is a cost of the checkpoint (fsync, a rename, the next ``state_dict``) if
+    no other span lies in it.
 
     Args:
-        start_ns: Of the spans of a thread, ascending, outer before inner; shape (n,).
-        duration_ns: Same shape.
-        meaning: Same shape.
-        writes: True for a span that writes a checkpoint; same shape.
+        start_ns: Starts of the spans of a thread, ascending, outer before inner; shape (n,).
+        duration_ns: Durations, shape (n,).
+        meaning: Phases as indices into ``COLUMNS``, shape (n,).
+        writes: True for a span that writes a checkpoint; shape (n,).
+
+    Returns:
+        Durations, shape (n,).
     """
     trained = np.flatnonzero(np.isin(meaning, (BACKWARD, OPTIMIZER)))
     pieces = np.flatnonzero(writes)
     if not len(trained) or len(pieces) < 2:
         return duration_ns
-    pieces = pieces[pieces > trained[0]]  # a program that prepares data may save each part of them
+    pieces = pieces[pieces > trained[0]]  # before training, saved files may be prepared data
     end_ns = start_ns + duration_ns
     outermost_ns = np.maximum.accumulate(end_ns)
     n_others = np.cumsum(~np.isin(meaning, (GC, VOIRKIT, IMPORT)))
@@ -409,7 +413,7 @@ def whole_checkpoints(start_ns: Array, duration_ns: Array, meaning: Array, write
     for i, j in pairwise(pieces.tolist()):
         gap_ns = start_ns[j] - end_ns[i]
         is_next = gap_ns > 0 and n_others[j] - n_others[i] == 1
-        # no span ends between the two
+        # no enclosing span ends between the two pieces
         lies_in_one = outermost_ns[i] in (end_ns[i], outermost_ns[j])
         pieces_ns = duration_ns[i] + duration_ns[j]
         is_near = gap_ns <= max(_BETWEEN_PIECES_NS, _BETWEEN_PIECES * pieces_ns)
@@ -419,8 +423,8 @@ def whole_checkpoints(start_ns: Array, duration_ns: Array, meaning: Array, write
 
 
 def _annotated(records: Records, rows: Array) -> list[tuple[int, int]]:
-    """From when to when the script says that it evaluates, the outermost of what lies in each
-    other."""
+    """Return (start, end) of the evaluations that the script declares; of nested ones only the
+    outermost."""
     rows = rows[_is_named(records, rows, EVALUATIONS)] if len(rows) else rows
     if not len(rows):
         return []
@@ -432,7 +436,7 @@ def _annotated(records: Records, rows: Array) -> list[tuple[int, int]]:
 
 
 def _lengths(records: Records, rows: Array) -> dict[int, int]:
-    """By loader, how many batches an epoch has."""
+    """Return for each loader, by its number, the number of batches in an epoch."""
     lengths = {}
     for i in distinct(records.args[rows]):
         arguments = records.arguments[i]
@@ -443,7 +447,8 @@ def _lengths(records: Records, rows: Array) -> dict[int, int]:
 
 
 def _modes(records: Records, rows: Array) -> list[tuple[int, bool]]:
-    """When modules were switched between training and evaluation."""
+    """Return (time, True for training mode) for each switch of a module between training and
+    evaluation mode."""
     if ("compute", "mode") not in records.names:
         return []
     number = list(records.names).index(("compute", "mode"))
@@ -453,8 +458,8 @@ def _modes(records: Records, rows: Array) -> list[tuple[int, bool]]:
 
 
 def _requests(records: Records, rows: Array) -> Iterator[Request]:
-    """The requests to loaders; and when their iterators were released, by whichever thread of the
-    process (garbage may be collected in any)."""
+    """Yield the requests of a thread to loaders, and the releases of iterators in any thread of the
+    process: any thread may collect garbage."""
     kinds = {i: _REQUESTS[name] for i, name in enumerate(records.names) if name in _REQUESTS}
     asking = rows[np.isin(records.name[rows], list(kinds))]
     askers = [
@@ -468,7 +473,7 @@ def _requests(records: Records, rows: Array) -> Iterator[Request]:
         is_closing = np.isin(records.name, closing)
         asking = np.concatenate((asking, np.flatnonzero(is_process & is_closing & is_elsewhere)))
     columns = (records.name, records.start_ns, records.duration_ns, records.value, records.args)
-    # looking a member up takes longer than all the rest of a line
+    # members of an enum are slow to look up in the loop below
     fetch, released = Kind.FETCH, Kind.RELEASED
     for name, start_ns, duration_ns, value, args in zip(
         *(column[asking].tolist() for column in columns), strict=True
@@ -482,7 +487,8 @@ def _requests(records: Records, rows: Array) -> Iterator[Request]:
 
 
 def _number(arguments: Mapping[str, Any], key: str) -> int:
-    """The number of a loader or an episode; -1 where it is not known."""
+    """Return the number of a loader, an episode or a queue from a record's arguments; -1 if it is
+    not known."""
     number = arguments.get(key)
     return -1 if number is None else int(number)
 
@@ -490,15 +496,16 @@ def _number(arguments: Mapping[str, Any], key: str) -> int:
 def _queue_requests(
     records: Records, rows: Array, other_rows: Array, timeline: Timeline
 ) -> list[Request]:
-    """The requests of a thread with what it got from queues outside of its own loops over loaders,
-    if other threads fetched batches; empty if that is not so."""
+    """Return the requests of a thread to loaders together with its requests through queues for
+    batches that other threads fetch; empty if no batch came through a queue. Gets from queues
+    inside of the thread's own loops over loaders do not count."""
     if ("dataloader", "queue") not in records.names:
         return []
     number = list(records.names).index(("dataloader", "queue"))
     get_rows = rows[records.name[rows] == number]
     if not len(get_rows):
         return []
-    get_rows = get_rows[records.value[get_rows] != 0]  # the others found nothing in time
+    get_rows = get_rows[records.value[get_rows] != 0]  # 0: nothing came within the timeout
     start_ns = records.start_ns[get_rows]
     begin_ns, end_ns = _own_reading_times(timeline.requests)
     reading = np.searchsorted(begin_ns, start_ns, side="right") - 1
@@ -528,8 +535,9 @@ def _queue_requests(
 
 
 def _handed_on(records: Records, rows: Array) -> list[Request]:
-    """The requests of a thread to loaders, ascending by start; of one that trains, without
-    iterators whose batches it works on itself."""
+    """Return the requests of a thread to loaders whose batches it may hand to other threads,
+    ascending by start. If the thread trains, iterators whose batches it works on itself are left
+    out."""
     requests = sorted(_requests(records, rows), key=lambda request: request.start_ns)
     meaning = meanings(records.names)[records.name[rows]]
     if not np.isin(meaning, (BACKWARD, OPTIMIZER)).any():
@@ -548,8 +556,8 @@ def _handed_on(records: Records, rows: Array) -> list[Request]:
 
 
 def _own_reading_times(requests: Sequence[Request]) -> tuple[Array, Array]:
-    """When a thread began and ended to read batches of iterators itself; times that overlap as one,
-    ascending."""
+    """Return the starts and the ends of the time ranges in which a thread reads batches of
+    iterators itself, ascending; overlapping ranges are merged."""
     read: dict[int, tuple[int, int]] = {}
     for request in requests:
         if request.kind is Kind.FETCH or request.episode in read:
@@ -567,8 +575,8 @@ def _own_reading_times(requests: Sequence[Request]) -> tuple[Array, Array]:
 
 
 def _companions(requests: Sequence[Request], steps: Steps) -> set[int]:
-    """The iterators of loaders that are asked for a batch in each step of a loop over another
-    loader, as in a ``zip`` of both."""
+    """Return the iterators that are asked for one batch in each step of a loop over another loader,
+    as in a ``zip`` of both loaders."""
     fetches = [request for request in requests if request.kind is Kind.FETCH]
     leading = {request.loader for request in fetches if request.episode in steps.episodes}
     if not leading:
@@ -583,7 +591,8 @@ def _companions(requests: Sequence[Request], steps: Steps) -> set[int]:
 
 
 def _is_one_each(steps: Sequence[int]) -> bool:
-    """True if requests in some steps are about one a step, from their first step to their last."""
+    """True if a loader has about one request in each step from its first to its last. ``steps``:
+    the step of each request."""
     inside = {step for step in steps if step != NONE}
     if len(inside) < 2:
         return False
@@ -592,8 +601,8 @@ def _is_one_each(steps: Sequence[int]) -> bool:
 
 
 def _loader(records: Records, rows: Array, trained: Collection[int]) -> dict[str, Any]:
-    """The facts of the loader that training waited for longest; ``loaders``: the numbers of all
-    that it waited for, that one first."""
+    """Return the facts of the loader that training waited for longest. The fact ``loaders`` has the
+    numbers of all loaders that it waited for, that one first."""
     waits = rows[meanings(records.names)[records.name[rows]] == WAIT]
     if trained:
         episodes = _numbers(records, waits, "episode")
@@ -615,14 +624,14 @@ def _loader(records: Records, rows: Array, trained: Collection[int]) -> dict[str
 
 
 def _numbers(records: Records, rows: Array, key: str) -> Array:
-    """The numbers of the loaders or episodes of some records; -1 where they are not known."""
+    """Return the numbers of the loaders or episodes of some records; -1 for an unknown one."""
     numbers = [_number(arguments, key) for arguments in records.arguments]
     return np.array(numbers, dtype=np.int64)[records.args[rows]]
 
 
 def _outermost(records: Records, rows: Array) -> tuple[Array, Array]:
-    """When those of some spans that lie in no other began and ended; they are given ascending by
-    start, outer before inner."""
+    """Return the starts and ends of the spans that lie in no other span. ``rows`` must be ascending
+    by start, outer before inner."""
     start_ns = records.start_ns[rows]
     return outermost(start_ns, start_ns + records.duration_ns[rows])
 
@@ -630,13 +639,13 @@ def _outermost(records: Records, rows: Array) -> tuple[Array, Array]:
 def _collectives(
     exchanged: Records, process: int, passes: tuple[Array, Array], calls: tuple[Array, Array]
 ) -> Collectives:
-    """The collectives of a process, which it began together with others.
+    """Return the collectives that a process took part in.
 
     Args:
-        exchanged: Of all processes.
+        exchanged: The records of the collectives of all processes.
         process: Index of the process.
-        passes: When its backward passes began and ended, ascending.
-        calls: The same of its calls that wait for other ranks.
+        passes: Starts and ends of its backward passes, ascending.
+        calls: Starts and ends of its calls that wait for other ranks, ascending.
     """
     rows = np.flatnonzero(exchanged.process == process)
     rows = rows[np.argsort(exchanged.start_ns[rows], kind="stable")]
@@ -644,14 +653,14 @@ def _collectives(
     is_waiting = np.array([name == _NO_PROCESSOR for name in exchanged.names], bool)
     running_rows = rows[is_running[exchanged.name[rows]]]
     waiting_rows = rows[is_waiting[exchanged.name[rows]]]
-    # both are written whenever torch is asked what was begun
+    # both counters are written whenever torch's record of collectives is read
     known_until_ns = int(exchanged.start_ns[waiting_rows[-1]]) if len(waiting_rows) else None
     rows = rows[~(is_running | is_waiting)[exchanged.name[rows]]]
     kinds, kind = _kinds(exchanged, rows)
     begin_ns = exchanged.start_ns[rows]
     backward, call = innermost(*passes, begin_ns), innermost(*calls, begin_ns)
-    # Gradients are reduced as soon as they are there: with the last reduction of a pass its
-    # computing is over, and it waits for them all.
+    # Gradients are reduced as soon as they are there. So when the last reduction of a pass begins,
+    # the pass has ended its computation and only waits for the reductions.
     reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)
     reductions = np.flatnonzero(reduces[kind] & (backward != NONE))
     last_of_pass = np.full(len(passes[0]), NONE)
@@ -684,8 +693,8 @@ def _collectives(
 
 
 def _kinds(exchanged: Records, rows: Array) -> tuple[list[tuple[str, str, int]], Array]:
-    """The kinds of some collectives, (group, name, bytes), ascending; and by collective the index
-    of its kind."""
+    """Return the distinct kinds (group, name, bytes) of some collectives, ascending, and for each
+    collective the index of its kind."""
     n_arguments = len(exchanged.arguments)
     codes, code = np.unique(
         exchanged.name[rows] * n_arguments + exchanged.args[rows], return_inverse=True
@@ -701,16 +710,16 @@ def _kinds(exchanged: Records, rows: Array) -> tuple[list[tuple[str, str, int]],
 
 
 def _time_outside(spans: tuple[Array, Array], begin_ns: Array, end_ns: Array) -> Array:
-    """The time between two instants that lies in none of some spans, which lie behind each
-    other; shape as ``begin_ns``."""
+    """Return for each pair of instants the time between them that lies outside of all spans. The
+    spans must not overlap. Shape as ``begin_ns``."""
     inside_ns = time_of_spans_until(spans, end_ns) - time_of_spans_until(spans, begin_ns)
     outside_ns: Array = end_ns - begin_ns - inside_ns
     return outside_ns
 
 
 def _share_of_time(exchanged: Records, rows: Array) -> float | None:
-    """The share of the time by which a counter of nanoseconds rose, from the first to the last of
-    its records; None where it is not known."""
+    """Return the increase of a counter of nanoseconds divided by the time that passed, from the
+    first of its records to the last; None if that is not known."""
     rows = rows[exchanged.value[rows] >= 0]
     if not len(rows):
         return None

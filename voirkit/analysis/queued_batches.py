@@ -1,8 +1,8 @@
-"""Requests for batches that another thread takes from a loader and hands over through a
-``queue.Queue``: each get is one.
+"""Requests for batches that come through a ``queue.Queue``, which another thread fills from a
+loader: each ``get`` from the queue counts as a request.
 
-Which batch a get brings is told by time: a queue is filled by one thread, epoch after epoch, in
-order.
+The batch that a get returns is inferred from times, on the assumption that one thread fills a
+queue, epoch after epoch, in order.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from voirkit.analysis.work_times import NEVER, any_between
 
 @dataclass(frozen=True)
 class QueueGet:
-    """A get from a queue that brought something; nanoseconds on the process's clock."""
+    """A ``get`` from a queue that returned an object; times in ns on the process's clock."""
 
-    queue: int  # which queue
+    queue: int  # the number of the queue
     start_ns: int
     end_ns: int
 
@@ -30,10 +30,11 @@ class _Source:
 
     thread: int
     batches: list[Request]
-    n_taken: int = 0
+    n_taken: int = 0  # number of its batches that gets have returned
 
     def next_before(self, at_ns: int) -> Request | None:
-        """Its next batch that nobody has got, if it was requested before a time."""
+        """Return the iterator's first batch that no get has returned yet, if it was requested
+        before a time; otherwise None."""
         if self.n_taken == len(self.batches) or self.batches[self.n_taken].start_ns >= at_ns:
             return None
         return self.batches[self.n_taken]
@@ -46,25 +47,25 @@ def requests_through_queues(
     over_ns: int,
     asks_ns: Sequence[int] = (),
 ) -> list[Request]:
-    """The requests of a thread that trains on batches which other threads hand to it.
+    """Return the requests of a thread that trains on batches from other threads.
 
     Args:
-        gets: What the thread got from queues, ascending by start.
-        read: By thread, what it asked loaders for, ascending by start.
-        works_ns: When the thread's own work began, ascending.
-        over_ns: When the last that is known of it was over.
-        asks_ns: When it asked loaders for something itself, ascending.
+        gets: The gets of the thread from queues, ascending by start.
+        read: The requests of each other thread to loaders, ascending by start.
+        works_ns: Starts of the thread's own work on models, ascending.
+        over_ns: End of the thread's last recorded span.
+        asks_ns: Times of the thread's own requests to loaders, ascending.
 
     Returns:
-        A request for each batch, ascending by start, and one that finds nothing, or leaves the
-        loop, where the batches of an iterator are over. Their episodes are numbered from -1
-        downwards: numbers of iterators are not negative.
+        A request for each batch, ascending by start, and an ``END`` or ``RELEASED`` request after
+        the last batch of an iterator. Episodes are numbered from -1 downwards, since the numbers of
+        iterators are not negative.
     """
     return _Handing(gets, read, works_ns, [*asks_ns, over_ns]).requests()
 
 
 class _Handing:
-    """Batches on their way from the threads that read them to the one that gets them."""
+    """Assigns the batches that some threads read to the gets of the thread that trains."""
 
     def __init__(
         self,
@@ -75,18 +76,19 @@ class _Handing:
     ) -> None:
         self._gets = gets
         self._works_ns = works_ns
-        # when loops that go on are left at the latest, if they have been worked on
+        # times at which a loop without a recorded end is left at the latest, after work on it
         self._others_ns = others_ns
-        # those of no queue yet
+        # the iterators of which no get has returned a batch yet
         self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)
-        self._filling: dict[int, _Source] = {}  # by queue, the iterator whose batches it brings
-        self._episode: dict[int, int] = {}  # by queue, the episode of the loop in progress
+        self._filling: dict[int, _Source] = {}  # queue -> the iterator that fills it
+        self._episode: dict[int, int] = {}  # queue -> the episode of the loop in progress
         self._next_episode = -1
         self._requests: list[Request] = []
 
     def requests(self) -> list[Request]:
-        """All of them, ascending by start; loops that go on are left where something else is got
-        or, after work on the last batch, asked for."""
+        """Return all requests, ascending by start. A loop without a recorded end is left at the
+        next get; or, after work on its last batch, at the next request to a loader if that is
+        earlier."""
         for i, get in enumerate(self._gets):
             batch = self._batch(i, get)
             if batch is None:
@@ -111,7 +113,8 @@ class _Handing:
         return sorted(self._requests, key=lambda request: request.start_ns)
 
     def _batch(self, i: int, get: QueueGet) -> Request | None:
-        """The batch that a get brings; None for the word that there is no more."""
+        """Return the batch that a get returns; None if it returns no batch but a mark that there
+        are no more."""
         source = self._filling.get(get.queue)
         batch = None if source is None else source.next_before(get.end_ns)
         if batch is None:
@@ -126,10 +129,13 @@ class _Handing:
         return batch
 
     def _next_source(self, i: int, get: QueueGet) -> tuple[_Source | None, Request | None]:
-        """The iterator whose first batch a queue brings, when those of the one before are over: of
-        the same thread, or, of a queue that has brought none yet, that for whose batch was waited,
-        else the first that was read since the thread last worked (what was read before that may
-        have come another way), else the first."""
+        """Return the iterator that fills a queue next, after the batches of the last one are used
+        up, and its first batch; (None, None) if there is none.
+
+        It is the next iterator of the thread that fills the queue. For a queue that has returned no
+        batch yet, it is the iterator whose batch arrived during the get. Otherwise it is the first
+        with a batch since the thread's last work, as earlier batches may have come another way.
+        Otherwise it is the first of all."""
         before = self._filling.get(get.queue)
         ready = [
             (source, batch)
@@ -153,15 +159,15 @@ class _Handing:
         return ready[0] if ready else (None, None)
 
     def _says_that_it_is_over(self, i: int, queue: int, thread: int) -> bool:
-        """Whether a queue brings more than the batches that are still to come: a word at the end of
-        each epoch."""
+        """True if the remaining gets are as many as the remaining batches plus one mark for the end
+        of each epoch: then this get returns such a mark."""
         n_to_come = sum(get.queue == queue for get in self._gets[i:])
         sizes = [len(source.batches) for source in self._waiting if source.thread == thread]
         return n_to_come == sum(sizes) + len(sizes) + 1
 
     def _is_worked_on(self, i: int, get: QueueGet) -> bool:
-        """Whether the thread works before it gets anything else, but for more of what a queue
-        begins with (batches in groups)."""
+        """True if the thread works on a model before its next get. For a queue that has returned no
+        batch yet, further gets from it do not count, as batches may be taken in groups."""
         is_new = get.queue not in self._filling
         until_ns = NEVER
         for k in range(i + 1, len(self._gets)):

@@ -1,5 +1,5 @@
-"""Joins the processes of one rank, which was started again, and those that train or evaluate each
-for itself."""
+"""Joins the processes of a restarted rank to one rank, and processes that each train or evaluate
+alone to one timeline."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from voirkit.analysis.work_times import NEVER
 
 
 def joined(parts: Sequence[Rank]) -> list[Rank]:
-    """Ranks, ascending, each once; then the processes that train for themselves, in the order in
-    which they began.
+    """Return the ranks, ascending by number, each once; then the processes that train alone, by
+    start.
 
-    Of a rank's processes those that train count, or, if none does, the one that evaluates most. A
-    process that is the only one is not a process beside others.
+    Of a rank's processes those that train are joined. If none trains, the process that evaluates
+    most is taken. If a process that trains alone is the only result, it counts as a rank (``alone``
+    is False).
     """
     by_rank: dict[int, list[Rank]] = {}
     standalone = []
@@ -43,14 +44,14 @@ def joined(parts: Sequence[Rank]) -> list[Rank]:
 
 
 def _with_uncounted_of(part: Rank, other_parts: Sequence[Rank]) -> Rank:
-    """A process with what others trained in no counted step."""
+    """Return a process with the uncounted training of other processes added to its own."""
     uncounted = (other.steps.uncounted for other in other_parts)
     total = reduce(Uncounted.plus, uncounted, part.steps.uncounted)
     return replace(part, steps=replace(part.steps, uncounted=total))
 
 
 def _join_rank(parts: Sequence[Rank]) -> Rank:
-    """The processes of one rank as one."""
+    """Join the processes of one rank."""
     trained = [part for part in parts if len(part.steps.train)]
     largest = max(trained or parts, key=lambda part: tuple(map(len, part.steps.tables)))
     if len(trained) < 2:
@@ -63,7 +64,7 @@ def _join_rank(parts: Sequence[Rank]) -> Rank:
         largest,
         steps=_after_each_other([part.steps for part in trained]),
         processes=tuple(processes),
-        # the numbers of the last begin again
+        # numbers of collectives begin anew in each process: only the last process is kept
         collectives=collectives[-1] if collectives else None,
     )
 
@@ -92,8 +93,8 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
 
 
 def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
-    """Time in no step, before the first step of all, and since then: also before the first of each
-    later part."""
+    """Return, by name, the time outside of steps before and after the first step of all parts. The
+    time before the first step of a later part counts as after."""
     aside_ns = {}
     for name in dict.fromkeys(name for part in parts for name in part.aside_ns):
         (before_ns, since_ns), *later = (part.aside_ns.get(name, (0, 0)) for part in parts)
@@ -102,8 +103,8 @@ def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
 
 
 def _sorted_table(parts: Sequence[Table], order: Array | None = None) -> tuple[Table, Array]:
-    """The steps of several tables in one, ascending by start or in a given order, and that
-    order."""
+    """Return the steps of several tables as one table, and the order used: ascending by start, or
+    the given order."""
     whole = concatenated(parts)
     if order is None:
         order = np.argsort(whole.start_ns, kind="stable")
@@ -111,11 +112,12 @@ def _sorted_table(parts: Sequence[Table], order: Array | None = None) -> tuple[T
 
 
 def on_the_clock(parts: Sequence[Rank]) -> Rank:
-    """Processes that train or evaluate each for itself, as one: of steps that overlap what lies
-    behind the end of all before.
+    """Join processes that each train or evaluate alone to one timeline. Of a step that overlaps
+    earlier steps, only the part after the end of all of them is kept.
 
-    What each did outside of its steps is left out, but for what the first did before them, and for
-    imports of the others before their first steps, as far as none was in a step meanwhile.
+    Time outside of steps is left out, with two exceptions: the time of the first process before its
+    first step, and imports of the other processes before their first steps, as far as no process
+    was in a step at that time.
     """
     parts = sorted(parts, key=lambda part: _begin_ns(part.steps))
     first = parts[0]
@@ -137,7 +139,7 @@ def on_the_clock(parts: Sequence[Rank]) -> Rank:
     )
     aside_ns = {name: (before_ns, 0) for name, (before_ns, _) in first.steps.aside_ns.items()}
     if "import" in aside_ns:
-        # by start of a step, how long before it none was in a step
+        # by start of a step, how long before it no process was in a step
         idle_ns = {
             int(start_ns): int(start_ns - before_ns)
             for start_ns, before_ns in zip(whole.start_ns[1:], covered_ns, strict=False)

@@ -1,7 +1,8 @@
-"""Batches that are there before the work on those before them is done: read one ahead, or taken in
+"""Batches that are fetched before the work on earlier batches is done: one batch ahead, or in
 groups.
 
-Each is requested where its own work begins, as a reader of the script would say.
+The requests for such batches are moved to where the work on each batch begins, as if the loop
+fetched each batch when it needs it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from voirkit.analysis.work_times import (
 
 
 def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
-    """The requests as they would be if none were made a batch ahead of the work, as accelerate's
-    loader and prefetchers make them.
+    """Return the requests as if no loop fetched one batch ahead of its work, as accelerate's loader
+    and prefetchers do.
 
-    Seen by work after the last request of the loop's iterator, and after the second, and none
-    between the first two; where something is trained only that is work. The first request is then
-    part of making the iterator, and the one that found nothing begins the last step, which ends
-    with its work, or where it is asked for another.
+    A loop reads ahead if it works after its last request and after its second request, but not
+    between the first two. In a loop that trains, only training counts as work. The first request
+    then becomes a part of making the iterator. The request that found no batch becomes the start of
+    the last step. That step ends with its work, or where the iterator is asked for another batch.
     """
     trains = work.of(Work.TRAINS)
     optimizers = work.of(Work.OPTIMIZER)
@@ -54,8 +55,8 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
         if ends_of_work(loop_work, first.end_ns, second.start_ns):
             continue
         if not ends_of_work(loop_work, *between) or steps_often(optimizers, *between):
-            # all were asked for before any work: kept in a list; or worked on one after the other:
-            # taken in groups
+            # the batches are kept in a list (all requested before any work), or taken in groups
+            # (several optimizer steps in a row)
             continue
         with_work = fetches[1:]
         if last.kind is Kind.END:
@@ -82,21 +83,21 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
 def _ends_of_last_work(
     passes: BackwardPasses, loop: Sequence[Request], n: int, until_ns: int, ends_ns: Sequence[int]
 ) -> Sequence[int]:
-    """When the work on a batch that was read ahead ended, after a loop over a loader found no more;
-    empty if there was none.
+    """Return the ends of the work on a batch that was read ahead, after a loop over a loader found
+    no more batches; empty if there was none.
 
     Args:
         passes: All backward passes.
-        loop: The first three requests of the loop, and the one that found nothing.
-        n: How many batches the loop had.
-        until_ns: When something else is requested.
-        ends_ns: When all work ended that was done until then.
+        loop: The first three requests of the loop, and the request that found no batch.
+        n: The number of batches of the loop.
+        until_ns: The time of the next request.
+        ends_ns: The ends of all work until that time.
     """
     first, second, third, last = loop
     each = len(passes.between(first.episode, second.end_ns, third.start_ns))
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
     later = passes.between(first.episode, last.end_ns, until_ns)
-    is_group = n == each == 2  # both were there before any work, and each has had its pass
+    is_group = n == each == 2  # two batches fetched before any work, with a pass for each
     if not each or earlier != each * (n - 1) or len(later) < each or is_group:
         return []
     if len(later) == each:
@@ -105,13 +106,13 @@ def _ends_of_last_work(
 
 
 def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Request) -> bool:
-    """Whether a loop that was left had read one batch ahead: it had worked on each before it asked
-    for the next, and on all but its last, or its last two.
+    """True if a loop that was left early had read one batch ahead: from its second request on, it
+    worked before each next request, and in all on every batch except the last one or two.
 
     Args:
         passes: All backward passes.
-        fetches: The requests of the loop for its batches.
-        last: That which let it go.
+        fetches: The requests of the loop for batches.
+        last: The request that released the loop's iterator.
     """
     first, *later = fetches
     ends = [*(request.start_ns for request in later[1:]), last.start_ns]
@@ -126,12 +127,12 @@ def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Req
 
 
 def spread_groups(requests: Sequence[Request], work: Work) -> list[Request]:
-    """Batches that are taken in groups and worked on one after the other (transformers' Trainer
-    with gradients accumulated over several batches), each asked for where its own work begins;
-    batches that one walk through a graph is made for, as one.
+    """Return the requests with those for groups of batches moved to where the work on each batch
+    begins. If the batches of a group share one backward pass, merge their requests.
 
-    Work belongs to the batches in the order in which they came: as many backward passes as there
-    are batches, or a multiple.
+    An example is transformers' Trainer with gradient accumulation, which fetches several batches at
+    once. Work belongs to batches in the order of their arrival: each batch has one backward pass,
+    or the same number of them.
     """
     spreader = _GroupSpreader(requests, work)
     for batches in batches_by_episode(requests).values():
@@ -140,7 +141,7 @@ def spread_groups(requests: Sequence[Request], work: Work) -> list[Request]:
 
 
 class _GroupSpreader:
-    """Requests that are being moved to where the work on their batches begins."""
+    """Moves the requests for groups of batches to where the work on each batch begins."""
 
     def __init__(self, requests: Sequence[Request], work: Work) -> None:
         self._requests: list[Request | None] = list(requests)
@@ -160,7 +161,7 @@ class _GroupSpreader:
         return requests
 
     def spread(self, batches: BatchRequests) -> None:
-        """Move the requests of one iterator, if they were made in groups."""
+        """Move or merge the requests to one iterator, if they were made in groups."""
         groups = self._groups(batches.fetches)
         if len(groups) == len(batches.fetches):
             return
@@ -194,7 +195,7 @@ class _GroupSpreader:
                 self._move(group, passes)
 
     def _groups(self, fetches: Sequence[int]) -> list[list[int]]:
-        """The requests that follow each other without work between."""
+        """Return the requests in groups, with work between the groups and none inside of them."""
         groups = [[fetches[0]]]
         for i, following in pairwise(fetches):
             end_ns, next_ns = self._original[i].end_ns, self._original[following].start_ns
@@ -204,12 +205,12 @@ class _GroupSpreader:
         return groups
 
     def _passes_of_batch(self, batches: BatchRequests, passes: Sequence[int]) -> int:
-        """How many backward passes belong to a batch, if all batches have as many; 0 if not.
+        """Return the number of backward passes for each batch; 0 if it differs between batches.
 
         Args:
-            batches: What was asked of an iterator.
-            passes: Those from its first batch to where something else is trained on, which may be
-                later than where this was over.
+            batches: The requests to an iterator.
+            passes: The backward passes from the iterator's first batch to the time at which
+                training uses another iterator, which may be later than the end of the loop.
         """
         first, last = self._original[batches.fetches[0]], self._original[batches.fetches[-1]]
         n = len(batches.fetches)
@@ -217,21 +218,21 @@ class _GroupSpreader:
         until_over = len(passes) if end is None else len(self._passes(first, end.start_ns))
         is_asked_again = end is not None and until_over > 0
         if not self._passes(first, last.start_ns) and not is_asked_again:
-            # All were taken before any was worked on: they are kept in a list, and belong to the
-            # work if that is gone over once.
+            # All batches were fetched before any work: they are kept in a list. They belong to the
+            # work if the list is gone through once.
             return int(len(passes) == n)
-        each = -(-until_over // n)  # of the last batches they may still be to come
+        each = -(-until_over // n)  # rounded up: passes of the last batches may be missing
         return each if each * n <= len(passes) else 0
 
     def _end_of(self, batches: BatchRequests) -> Request | None:
-        """The request that found no more; None of a loop that was left, whose iterator may be held
-        until long after it."""
+        """Return the request that found no more batches; None if the loop was left early, since its
+        iterator may be released long after that."""
         closing = None if batches.closing is None else self._original[batches.closing]
         return closing if closing is not None and closing.kind is Kind.END else None
 
     def _next_ask_of_others(self, over: Request) -> int:
-        """When an iterator that trains is first asked, or made, after the last request to this
-        one."""
+        """Return the time of the first request after ``over`` to another iterator of the same
+        loader, or to another iterator that is used for training; ``NEVER`` if there is none."""
         first = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
         for i in range(first, len(self._asks)):
             start_ns, episode, loader = self._asks[i]
@@ -246,8 +247,8 @@ class _GroupSpreader:
         return updating_episodes(self._original, self._optimizers_ns)
 
     def _passes(self, batch: Request, end_ns: int) -> list[int]:
-        """The backward passes between the coming of a batch and a time, without those of other
-        loops in it."""
+        """Return the indices of the backward passes between the arrival of a batch and a time,
+        without those of other loops."""
         return self._backward_passes.between(batch.episode, batch.end_ns, end_ns)
 
     def _move(self, fetches: Sequence[int], passes: Sequence[int]) -> None:

@@ -1,5 +1,5 @@
-"""The steps of a run directory: from its trace, or from the rollup that its end left in
-``steps/``."""
+"""Reads the steps of a run directory, from its trace or from roll-ups in ``steps/``, and writes the
+roll-ups."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 FOLDER, COLLECTIVES = "steps", "collectives"
 T = TypeVar("T")
 _TIMES = [f"{name}_ns" for name in COLUMNS]
-# as many roll-ups are read together: what DuckDB gives is copied, and takes as much memory again
+# number of roll-ups that are read at once: DuckDB's columns are copied, which takes their memory
+# twice
 _FILES_AT_ONCE = 128
-_SHARED = ("kind", "number", "backward")  # columns of collectives
+_SHARED = ("kind", "number", "backward")  # columns of collectives, equal on most ranks
 _COLUMNS = ("start_ns", "time_ns", "loops_ns", "items", "launching_ns", "task", *_TIMES)
 _MOST = np.iinfo(np.int32).max
 _TASKS = {"train": 0, "evaluation": 1, "device": 2}
@@ -40,29 +41,29 @@ _CODED = f"CASE task {' '.join(f'WHEN {name!r} THEN {code}' for name, code in _T
 
 
 def read_steps(run: Run) -> list[Rank]:
-    """What each rank of a run did, and each process that trained for itself; empty if nothing of it
-    is known.
+    """Return the ranks of a run with their steps and facts; a process that trained outside of a
+    group has a ``Rank`` of its own. Empty if nothing is recorded.
 
-    The roll-ups are used that are there: they hold the same figures at a thousandth of the size. Of
-    what has been compacted one is made.
+    Roll-ups are used if they exist: they hold the same figures at a thousandth of the size. Ranks
+    without one whose records have been compacted get one.
     """
     rolled, covered = _from_roll_ups(run)
     if covered.issuperset(_processes(run, KIND)):
         return joined(_share_collectives(rolled))
-    del rolled  # those who read the others read them again, a few at a time
+    del rolled  # the calls below read the roll-ups again, for a few ranks at a time
     n = sum(tally.n for *_, kind, tally in run.tallies() if kind in (KIND, COLLECTIVE))
     parts = run.map_ranks(_steps_of_ranks, records=n)
     return joined(_share_collectives(chain.from_iterable(parts)))
 
 
 def _processes(run: Run, kind: str) -> set[tuple[str, int]]:
-    """(host, pid) of the processes that have records of a kind."""
+    """Return the (host, pid) of the processes that have records of a kind."""
     return {(host, pid) for _, host, pid in run.recorded(kind)}
 
 
 def _share_collectives(ranks: Iterable[Rank]) -> list[Rank]:
-    """The same, with one array for what is equal of the collectives of ranks that follow each
-    other: of a thousand ranks it is most."""
+    """Return the ranks with memory shared between consecutive ranks whose collectives are equal in
+    all shared columns. With a thousand ranks these are most of the data."""
     sharing: list[Rank] = []
     before: Collectives | None = None
     for rank in ranks:
@@ -82,20 +83,20 @@ def _is_alike(first: Collectives, second: Collectives) -> bool:
 
 
 def _from_roll_ups(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
-    """The ranks that have been rolled up, and the processes (host, pid) of which nothing else is to
-    be read."""
+    """Return the ranks that have been rolled up, and the processes (host, pid) that the roll-ups
+    cover, whose records need not be read."""
     exchanging = _processes(run, COLLECTIVE)
-    # What an older voirkit has rolled up lacks the collectives.
+    # Roll-ups of an older voirkit lack the collectives: they are not used if there are any.
     rolled = [
         rank
         for rank in _rolled_up(run)
         if rank.collectives is not None or exchanging.isdisjoint(rank.processes)
     ]
-    if run.ranks is not None:  # what a process learnt late may be a rank of other files too
+    if run.ranks is not None:  # a process that learnt its rank late may have other files
         processes = _processes(run, KIND)
         rolled = [rank for rank in rolled if not processes.isdisjoint(rank.processes)]
     covered = set(chain.from_iterable(rank.processes for rank in rolled))
-    # a roll-up that does not say whose: it is of all that the rank had
+    # a roll-up that lists no processes covers all processes of the rank
     whole = {rank.rank for rank in rolled if not rank.processes}
     covered |= {(host, pid) for rank, host, pid in run.recorded(KIND) if rank in whole}
     return rolled, covered
@@ -115,8 +116,8 @@ def _steps_of_ranks(run: Run) -> list[Rank]:
 
 
 def _narrow(rank: Rank) -> Rank:
-    """The same with times by part in 32 bits, if these hold them, as they are read of roll-ups: of
-    a thousand ranks it is most."""
+    """Return the rank with the times of phases as 32-bit integers if they fit, as roll-ups are read
+    too: with a thousand ranks these times are most of the data."""
     train, evaluation = map(_narrow_table, rank.steps.tables)
     return replace(rank, steps=replace(rank.steps, train=train, evaluation=evaluation))
 
@@ -128,8 +129,8 @@ def _narrow_table(table: Table) -> Table:
 
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str, int]]) -> None:
-    """Write the roll-ups of ranks all of whose records have been compacted, where that is
-    possible."""
+    """Write the roll-ups of ranks that are not rolled up yet and whose records have all been
+    compacted. ``earlier``: the processes (host, pid) that roll-ups cover already."""
     import duckdb
 
     stems = (files.stem for files in layout(run.path, run.ranks).segments)
@@ -143,20 +144,21 @@ def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str,
 
 
 def _uses_device(run: Run) -> bool:
-    """Whether tensors lay on a GPU: a program that trains on the CPU may use CUDA for something
-    else. Of a killed run it is not known."""
+    """True if tensors lay on a GPU. A program that trains on the CPU may use CUDA for other things.
+    True also for a killed run, where that is not known."""
     memory = (run.summary or {}).get("memory")
     return not isinstance(memory, dict) or bool(memory.get("devices"))
 
 
 def records(run: Run, kind: str = KIND) -> Records:
-    """The phases that a run's trace holds, what they did on GPUs, or the collectives."""
+    """Return the records of a kind in a run's trace: ``KIND`` for phases, ``DEVICE`` for their
+    times on GPUs, ``COLLECTIVE`` for collectives."""
     segments = run.segments()
     columns = _tables(run, kind) if segments is None else _arrays(segments, kind)
     columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
     manifest = run.manifest
     earlier = manifest.get("attempts")
-    # of one rank, after each other
+    # processes of earlier attempts and of this one, which are one rank
     attempts = {attempt["pid"] for attempt in (*earlier, manifest)} if earlier else set()
     sizes = {
         (process.rank, process.host, process.pid): process.world_size for process in run.processes()
@@ -169,13 +171,13 @@ def records(run: Run, kind: str = KIND) -> Records:
     return Records(**columns, world_sizes=world_sizes)
 
 
-# Beside the phases, the script's annotations of evaluation, under another category: loops over
-# loaders have their names too.
+# The script's annotations of evaluation are read together with the phases. They get another
+# category, since loops over loaders have the same names.
 _ANNOTATED, _ANNOTATIONS = "annotated", ("evaluate", "test")
 
 
 def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
-    """The fields of ``Records`` from segments, as ``_tables`` gives them."""
+    """Return the fields of ``Records``, read from segments, in the form of ``_tables``."""
     named: dict[int, tuple[str, str]] = {}
     for i, name in enumerate(segments.names):
         is_annotation = name.category == "pipeline" and name.name in _ANNOTATIONS
@@ -203,13 +205,13 @@ def _arrays(segments: SegmentRecords, kind: str) -> dict[str, Any]:
 
 
 def _places(values: Iterable[Hashable], ordered: Sequence[Hashable]) -> Array:
-    """The index of each value in another list; -1 if it is not in it."""
+    """Return the index of each value in ``ordered``; -1 for a value that is not in it."""
     place = {value: i for i, value in enumerate(ordered)}
     return np.array([place.get(value, -1) for value in values], np.int64)
 
 
 def _tables(run: Run, kind: str) -> dict[str, Any]:
-    """The fields of ``Records`` from tables."""
+    """Return the fields of ``Records``, read from compacted tables with DuckDB."""
     from voirkit.runs.parquet import CodedSpans, quoted
 
     annotations = f"kind = 'span' AND category = 'pipeline' AND name IN {_ANNOTATIONS}"
@@ -231,29 +233,29 @@ def _tables(run: Run, kind: str) -> dict[str, Any]:
     }
 
 
-# the rollup
+# roll-ups
 
 
 def roll_up(run: Run, rank: Rank) -> str:
-    """Write a rank's steps into ``steps/rank=<r>.parquet``, a row a step; in one step, so that no
-    reader sees half of it.
+    """Write a rank's steps into ``steps/rank=<r>.parquet``, one row per step. The file is replaced
+    atomically, so that no reader sees half of it.
 
-    Columns: ``task`` (train, evaluation, or device: those of training on a GPU's clock),
-    ``start_ns``, ``time_ns``, ``loops_ns``, ``items`` (-1: unknown), the time by phase and part,
-    which sum to ``time_ns``, and ``launching_ns``. The file's metadata hold, under ``voirkit``,
-    what else is known of the rank.
+    Columns: ``task`` (train, evaluation, or device: the training steps on a GPU's clock),
+    ``start_ns``, ``time_ns``, ``loops_ns``, ``items`` (-1: unknown), the time in each phase, which
+    add up to ``time_ns``, and ``launching_ns``. The file's metadata has, under the key ``voirkit``,
+    the other facts of the rank.
 
-    A process that trains for itself beside others has ``steps/process=<pid>.parquet``, and one of
-    several trainings that go on at once in threads of a process
-    ``steps/process=<pid>-thread=<tid>.parquet``. What a rank began together with others is in
-    ``collectives/rank=<r>.parquet``, a row a collective: ``kind`` (an index into the metadata's
+    A process in no group of ranks has ``steps/process=<pid>.parquet``. If threads of such a process
+    train at the same time, each training but the main one has
+    ``steps/process=<pid>-thread=<tid>.parquet``. The collectives of a rank are in
+    ``collectives/rank=<r>.parquet``, one row per collective: ``kind`` (an index into the metadata's
     ``kinds``), ``number``, ``backward`` and ``begun_ns``.
 
     Returns:
-        The path.
+        The path of the file with the steps.
 
     Raises:
-        OSError, duckdb.Error: It cannot be written.
+        OSError, duckdb.Error: A file cannot be written.
     """
     name = _file_name(rank)
     if rank.collectives is not None:
@@ -292,7 +294,7 @@ def roll_up(run: Run, rank: Rank) -> str:
 
 
 def _file_name(rank: Rank) -> str:
-    """The name of the roll-ups of a rank or process."""
+    """Return the name of the roll-up file of a rank or process."""
     if not rank.alone:
         return f"rank={rank.rank}.parquet"
     thread = f"-thread={rank.thread}" if rank.thread else ""
@@ -305,7 +307,7 @@ def _write_collectives(run: Run, name: str, collectives: Collectives) -> None:
     metadata = {
         "schema": 1,
         "kinds": collectives.kinds,
-        "shared": sha256(shared).hexdigest(),  # who has the same need not read them
+        "shared": sha256(shared).hexdigest(),  # columns with an equal hash are read once
     }
     for key in ("backward_ns", "starved", "until_ns", "exposed_ns", "ran"):
         metadata[key] = getattr(collectives, key)
@@ -329,7 +331,7 @@ def _write(
         "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {voirkit:"
         f" {quoted(json.dumps(metadata))}}}"
     )
-    draft = f"{path}.{os.getpid()}.tmp"  # two readers may make it at once
+    draft = f"{path}.{os.getpid()}.tmp"  # two readers may write it at the same time
     query = f"COPY (SELECT {expressions} FROM rollup) TO {file(draft)} ({options})"
     connection.execute(query).fetchall()
     connection.unregister("rollup")
@@ -344,7 +346,8 @@ def _rolled_up(run: Run) -> list[Rank]:
 
 
 def _names(run: Run, folder: str) -> list[str]:
-    """The roll-ups in a folder that are of ranks that the run is opened with, ascending."""
+    """Return the names of the roll-up files in a folder, ascending; only for the ranks that the run
+    was opened for."""
     path = os.path.join(run.path, folder)
     if not os.path.isdir(path):
         return []
@@ -352,14 +355,14 @@ def _names(run: Run, folder: str) -> list[str]:
     if run.ranks is None:
         return names
     prefixes = [f"rank={rank}.parquet" for rank in run.ranks]
-    if 0 in run.ranks:  # those without a group have no number, and the first is theirs
+    if 0 in run.ranks:  # processes in no group have no rank, and are read with rank 0
         prefixes.append("process=")
     return [name for name in names if name.startswith(tuple(prefixes))]
 
 
 def _read(run: Run, folder: str, read: Callable[[Run, Sequence[str]], list[T]]) -> dict[str, T]:
-    """What is in the roll-ups of a folder, by name; those that are damaged are said in the run's
-    warnings."""
+    """Return the contents of the roll-ups in a folder, by file name. Damaged files are left out,
+    with a warning."""
     names = _names(run, folder)
     contents: dict[str, T] = {}
     for i in range(0, len(names), _FILES_AT_ONCE):
@@ -401,13 +404,13 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def read_columns(connection: DuckDBPyConnection, query: str) -> dict[str, Array]:
-    """The columns that a query gives, 0 in place of null."""
+    """Return the columns of a query's result, with 0 in place of null."""
     columns = connection.execute(query).fetchnumpy()
     return {key: np.ma.filled(values, 0) for key, values in columns.items()}
 
 
 def _read_rows(run: Run, files: str, expressions: Iterable[str]) -> dict[str, Array]:
-    """Columns of some files, in the order of the files, which the connection preserves."""
+    """Return columns of some Parquet files; rows are in the order of the files."""
     table = f"read_parquet({files}, union_by_name = true, hive_partitioning = false)"
     return read_columns(run.database(), f"SELECT {', '.join(expressions)} FROM {table}")
 
@@ -438,12 +441,11 @@ def _read_collectives(run: Run, paths: Sequence[str]) -> list[Collectives]:
 
 
 def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array], Array]:
-    """The columns of some files, file by file as they were written, and how many rows each file
-    has.
+    """Return the columns of some roll-ups, file after file, and the number of rows of each file.
 
-    A column that is the same in all rows, as the files' own statistics tell, is not read: of the
-    parts of a step most have no time in any. One that no file has is 0: the voirkit that wrote them
-    did not know it. Numbers that 32 bits hold have as many.
+    A column is not read if the statistics in the files say that it has one value in all rows: most
+    phases take no time in any row. A column that no file has is 0, since an older voirkit wrote the
+    files. Numbers that fit into 32 bits are read as 32-bit integers.
     """
     files = _listed(paths)
     extremes = ", ".join(f"coalesce(stats_{end}_value, stats_{end})" for end in ("min", "max"))
@@ -453,7 +455,7 @@ def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array]
     )
     counts = np.zeros(len(paths), np.int64)
     bounds: dict[str, list[str]] = {name: [] for name in _COLUMNS}
-    n_bounds = 0  # of a column that all files have
+    n_bounds = 0  # number of bounds of a column that all files have
     for file, name, n, *least_and_most in run.database().execute(query).fetchall():
         if name == _COLUMNS[0]:
             counts[file] += n
@@ -464,13 +466,13 @@ def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array]
     expressions = []
     for name, texts in bounds.items():
         least, most = 0, _MOST + 1
-        if len(texts) in (0, n_bounds):  # of all files, or of none
+        if len(texts) in (0, n_bounds):  # the column is in all files, or in none
             numbers = [int(_TASKS.get(text, text)) for text in texts]
             least, most = min(numbers, default=0), max(numbers, default=0)
         is_narrow = name != "start_ns" and -_MOST <= least <= most <= _MOST
         if least == most:
             number = np.array(least, np.int32 if is_narrow else np.int64)
-            columns[name] = np.broadcast_to(number, int(counts.sum()))  # one number in memory
+            columns[name] = np.broadcast_to(number, int(counts.sum()))  # a single number in memory
         else:
             value = _CODED if name == "task" else name
             expressions.append(f"{value}::{'INTEGER' if is_narrow else 'BIGINT'} AS {name}")
@@ -484,7 +486,7 @@ def _read_ranks(run: Run, paths: Sequence[str]) -> list[Rank]:
     own_type = np.result_type(*(columns[key] for key in _TIMES))
     own_ns = np.zeros((len(_TIMES), int(counts.sum())), own_type)
     for row, key in zip(own_ns, _TIMES, strict=True):
-        if columns[key].any():  # memory that nobody writes to is none
+        if columns[key].any():  # unwritten memory is not allocated by the system
             row[:] = columns[key]
     start_ns, time_ns, loops_ns, items, launching_ns, task = (columns[key] for key in _COLUMNS[:6])
     whole = Table(start_ns, time_ns, items, own_ns.T, loops_ns)
@@ -505,8 +507,8 @@ def _read_ranks(run: Run, paths: Sequence[str]) -> list[Rank]:
 
 
 def _with_metadata(steps: Steps, metadata: Mapping[str, Any]) -> Rank:
-    """A rank from its steps and the metadata of its roll-up; those of an older voirkit lack some
-    keys."""
+    """Return a rank from its steps and the metadata of its roll-up, which lacks some keys if an
+    older voirkit wrote it."""
     defaults: dict[str, Any] = {
         "aside_ns": {"checkpoint": (0, metadata.get("saving_between_ns", 0))},
         "saving_between_ns": 0,

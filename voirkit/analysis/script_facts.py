@@ -1,5 +1,4 @@
-"""Facts of how a script trains: advice is held against them, so that nothing is advised that the
-script does already."""
+"""Facts about how a script trains, so that advice leaves out what the script does already."""
 
 from __future__ import annotations
 
@@ -23,20 +22,21 @@ _OF_OPTIMIZER = ("optimizer", "fused", "foreach", "device", "bf16")
 
 
 def script_facts(records: Records, rows: Array, steps: Steps, leads_ns: Array) -> dict[str, Any]:
-    """The facts of the script.
+    """Return the facts about a script. Facts that are not known are left out.
 
     Args:
-        records: Of all ranks.
-        rows: Indices of those of the thread that trains.
-        steps: Its steps.
-        leads_ns: When the optimizer that leads stepped.
+        records: The phases of all ranks.
+        rows: Indices of the records of the threads that train.
+        steps: The steps of these threads.
+        leads_ns: Starts of the steps of the leading optimizer.
 
     Returns:
-        ``optimizers``: ``{"optimizer", "fused", "foreach", "device", "bf16"}`` of each, as far as
-        known (``bf16``: the processors have instructions for it); ``autocast``: precisions that
-        were switched on; ``compiled``: whether a module was compiled; ``updates``: in how many of
-        the steps the optimizer that leads stepped, if not in all; ``calls_a_step``: how often a
-        step calls a model (median). What is not known is left out.
+        ``optimizers``: for each optimizer a dict of ``optimizer``, ``fused``, ``foreach``,
+        ``device`` and ``bf16`` (True if the processors have bfloat16 instructions), as far as
+        known.
+        ``autocast``: the precisions of autocast that were in use. ``compiled``: True if a module
+        was compiled. ``updates``: the number of steps in which the leading optimizer stepped, if
+        not in all. ``calls_a_step``: the number of model calls in a step (median).
     """
     autocasts = _arguments_of(records, _rows_of(records, rows, "script", "autocast"))
     calls = _rows_of(records, rows, "compute", "forward")
@@ -54,18 +54,18 @@ def script_facts(records: Records, rows: Array, steps: Steps, leads_ns: Array) -
 
 
 def _rows_of(records: Records, rows: Array, category: str, name: str) -> Array:
-    """Those of the records that have a name."""
+    """Return the rows of the records that have the given category and name."""
     numbers = {name: number for number, name in enumerate(records.names)}
     return rows[records.name[rows] == numbers.get((category, name), -1)]
 
 
 def _arguments_of(records: Records, rows: Array) -> list[Mapping[str, Any]]:
-    """The arguments of some records, each once."""
+    """Return the distinct arguments of some records."""
     return [records.arguments[i] for i in distinct(records.args[rows])]
 
 
 def _optimizers(records: Records, rows: Array) -> list[dict[str, Any]]:
-    """The facts of each optimizer, by its number."""
+    """Return the known facts of each optimizer, in the order of the optimizers' numbers."""
     by_number = {}
     for step in _arguments_of(records, _rows_of(records, rows, "compute", "step")):
         if "optimizer" in step:
@@ -77,7 +77,7 @@ def _optimizers(records: Records, rows: Array) -> list[dict[str, Any]]:
 
 
 def _calls_a_step(calls_ns: Array, steps: Steps) -> float | None:
-    """The number of model calls of a step, by the median; None if that is not known."""
+    """Return the median number of model calls in a step; None if it is not known."""
     if not len(steps.train) or not len(calls_ns):
         return None
     step = steps.training_steps_at(calls_ns)
@@ -86,30 +86,30 @@ def _calls_a_step(calls_ns: Array, steps: Steps) -> float | None:
 
 
 def _updates(leads_ns: Array, steps: Steps) -> int | None:
-    """The number of steps in which the optimizer that leads stepped; None if that is in all, or not
-    known."""
+    """Return the number of steps in which the leading optimizer stepped; None if it stepped in all
+    steps, or if the number is not known."""
     train = steps.train
     if not len(train) or not len(leads_ns):
         return None
     step = steps.training_steps_at(leads_ns)
     is_inside = step != NONE
-    # What a loop that reads ahead trains on when it has no more batches lies in no step.
+    # A loop that reads ahead trains on its last batches after its last request, in no step.
     is_outside = (leads_ns >= train.start_ns[0]) & ~is_inside
     updates = len(np.unique(step[is_inside])) + int(is_outside.sum())
     return updates if 0 < updates < len(train) else None
 
 
 def in_training_mode(timeline: Timeline, evaluation: Table) -> float:
-    """Share of the evaluation's time that is model calls by hand, without gradients, of modules in
-    training mode.
+    """Return the share of the evaluation's time in steps that call a module in training mode,
+    without gradients. Steps of loops over loaders and annotated evaluations do not count.
 
-    Rollouts of reinforcement learning and samples of a generator are such, and an evaluation for
-    which nobody calls ``eval()``.
+    Examples are rollouts of reinforcement learning, samples of a generator, and evaluations for
+    which the script does not call ``eval()``.
     """
     total_ns = int(evaluation.time_ns.sum())
     if not total_ns:
         return 0.0
-    is_by_hand = evaluation.items < 0  # a loop over a loader knows how much a batch holds
+    is_by_hand = evaluation.items < 0  # the size of a batch is known only in loops over loaders
     for begin_ns, end_ns in timeline.annotated:
         is_by_hand &= (evaluation.start_ns < begin_ns) | (evaluation.start_ns >= end_ns)
     is_call = (timeline.meaning == FORWARD) & timeline.training & ~timeline.grad
@@ -120,18 +120,19 @@ def in_training_mode(timeline: Timeline, evaluation: Table) -> float:
 
 
 def first_batches(records: Records, waits: Array, trained: Collection[int]) -> dict[str, float]:
-    """The times that each loop over the loader waited for its first batch, in which its workers
-    start; without garbage collections.
+    """Return how long loops over a loader waited for their first batches, while the workers start.
+    Garbage collections in these waits do not count.
 
     Args:
-        records: Of all ranks.
-        waits: Indices of the records of what was waited for, ascending by start.
+        records: The records of all ranks.
+        waits: Indices of the records of waits for loaders, ascending by start.
         trained: The iterators that training used.
 
     Returns:
-        ``loops``; ``first_s``: what they waited for their iterators and first batches; ``late_s``:
-        what that is more than for usual later batches of the same loop, of several by the median,
-        so that chance makes none late; ``wait_s``: of all batches. Empty for none.
+        ``loops``, the number of loops; ``first_s``, the wait for their iterators and first batches;
+        ``late_s``, the part of it that exceeds the usual wait for later batches of the same loop
+        (bounded by the median over the loops, so that a chance delay does not count); ``wait_s``,
+        the wait for all batches. Empty if there was no loop.
     """
     of_arguments = []
     for arguments in records.arguments:
@@ -161,12 +162,13 @@ def first_batches(records: Records, waits: Array, trained: Collection[int]) -> d
 
 
 def _late_ns(firsts_ns: Array, later_ns: Array, loop_of: Array) -> float:
-    """The time that first batches took more than later ones of the same loop.
+    """Return the total wait for first batches beyond the median wait for later batches of the same
+    loop.
 
     Args:
-        firsts_ns: By loop, how long its first batch took.
-        later_ns: How long each later batch took.
-        loop_of: By later batch, its loop.
+        firsts_ns: The wait for the first batch of each loop.
+        later_ns: The wait for each later batch.
+        loop_of: The index of the loop of each later batch.
     """
     n_loops = len(firsts_ns)
     ends = np.cumsum(np.bincount(loop_of, minlength=n_loops))[:-1]
@@ -179,8 +181,7 @@ def _late_ns(firsts_ns: Array, later_ns: Array, loop_of: Array) -> float:
 
 
 def _collecting_ns(records: Records, waits: Array) -> Array:
-    """The time in which garbage was collected in each of some spans of a process; shape as
-    ``waits``."""
+    """Return the time of garbage collections inside of each of some spans; shape as ``waits``."""
     is_collection = np.array([phase_of_span(*name) == "gc" for name in records.names], bool)
     is_own = np.isin(records.process, records.process[waits])
     collections = np.flatnonzero(is_collection[records.name] & is_own)

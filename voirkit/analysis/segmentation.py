@@ -1,8 +1,8 @@
-"""Cuts a thread's time into turns: from one request for a batch to the next, of one iterator over a
-loader.
+"""Divides a thread's time into step intervals, called *turns*: from one request for a batch to the
+next request to the same iterator over a loader.
 
-Knows only requests, which ``loader_requests`` has put right before. Whether a turn trains or
-evaluates, and what happens in it, is the business of ``steps``.
+Only requests are used, after ``loader_requests`` has normalized them. ``steps`` determines whether
+a turn trains or evaluates, and the phases in it.
 """
 
 from __future__ import annotations
@@ -16,93 +16,94 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 
-OUTSIDE = -1  # the turn of the time that belongs to none
+OUTSIDE = -1  # in place of the index of a turn: the time belongs to no turn
 
 
 class Kind(IntEnum):
-    """What is asked of a loader, ``END`` and those after it for the last time."""
+    """The kind of a request to a loader. ``END`` and the kinds after it are the last request to an
+    iterator."""
 
-    ITER = 0  # to make an iterator
-    FETCH = 1  # a batch, which came
-    END = 2  # a batch, and there was none
-    RELEASED = 3  # nothing more: the iterator was released, and its step ends
-    INCOMPLETE = 4  # the same, in the middle of a step
+    ITER = 0  # an iterator was made
+    FETCH = 1  # a batch was requested and returned
+    END = 2  # a batch was requested, and there were no more
+    RELEASED = 3  # the iterator was released, and its step ends
+    INCOMPLETE = 4  # the iterator was released in the middle of a step
 
 
 LET_GO = (Kind.RELEASED, Kind.INCOMPLETE)
-# asking the enum takes longer than the rest of a line
+# members of an enum are slow to look up in a loop
 _ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE
 
 
-@dataclass(slots=True)  # frozen, making one would take three times as long: two for each step
+@dataclass(slots=True)  # not frozen, which takes three times as long to create; two per step
 class Request:
-    """One request; times in nanoseconds of one clock."""
+    """A request to a loader or its iterator; times in nanoseconds of one clock."""
 
-    kind: Kind  # what is asked for
-    start_ns: int  # when it is asked for
-    end_ns: int  # when it is there
-    episode: int  # which iterator is asked: numbers that are unique in the thread
-    loader: int  # which loader made the iterator
-    items: int | None = None  # how many items the batch holds; None if that is not known
+    kind: Kind
+    start_ns: int  # start of the request
+    end_ns: int  # end of the request, when a batch is there
+    episode: int  # number of the iterator, unique in the thread
+    loader: int  # number of the loader that made the iterator
+    items: int | None = None  # number of items in the batch; None if it is not known
 
 
 @dataclass(slots=True)
 class StepInterval:
-    """From one request for a batch to the next request to the same iterator."""
+    """The time from one request for a batch to the next request to the same iterator."""
 
-    episode: int  # of which iterator
-    # when its batch was requested; the first of an episode begins where the iterator is made
+    episode: int  # number of the iterator
+    # time of the request for its batch; for the first one of an iterator, the time it was made
     start_ns: int
-    end_ns: int | None = None  # when the next one was requested; None if that never happened
-    # indices of the requests for batches that were made in it, those to companions too (``zip`` of
+    end_ns: int | None = None  # time of the next request; None if there was none
+    # indices of the requests for batches in it, including those to companion iterators (``zip`` of
     # two loaders)
     requests: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Segmentation:
-    """A thread's time, cut."""
+    """The time of a thread, divided into turns."""
 
-    turns: list[StepInterval]  # in the order in which they began
+    turns: list[StepInterval]  # ordered by start
     edges: list[int]  # start of each piece of time, ascending, in nanoseconds
-    # index of the turn that owns the piece from that edge to the next; ``OUTSIDE`` for none. A loop
-    # inside another's turn owns its own time: that of the turn around it excludes it.
+    # for each edge, index of the turn that owns the time until the next edge; ``OUTSIDE`` for none.
+    # The turns of a loop inside another loop's turn own their time: the outer turn excludes it.
     owners: list[int]
 
     @cached_property
     def episodes(self) -> Array:
-        """The episode of each turn; to be asked for when all are there."""
+        """The iterator (episode) of each turn. Cached: read it only after all turns were added."""
         return np.array([turn.episode for turn in self.turns], dtype=np.int64)
 
     def turns_at(self, at_ns: Array) -> Array:
-        """The turn to which each instant belongs, ``OUTSIDE`` for none; shape as ``at_ns``."""
+        """Return the index of the turn to which each instant belongs, ``OUTSIDE`` for none; shape
+        as ``at_ns``."""
         if not self.edges:
             return np.full(len(at_ns), OUTSIDE)
         piece = np.searchsorted(np.asarray(self.edges), at_ns, side="right") - 1
         return np.where(piece < 0, OUTSIDE, np.asarray(self.owners)[piece])
 
 
-@dataclass(eq=False)  # one is itself alone: lists of them are searched often
+@dataclass(eq=False)  # compared by identity, which makes searches of lists fast
 class _Episode:
     number: int
     loader: int
     begun_ns: int
     last: int = 0  # index of its last request for a batch
-    last_asked: int = 0  # the same, whether the batch came or not
-    companion: bool = False
-    turn: int = OUTSIDE  # the turn that is open
+    last_asked: int = 0  # index of its last request for a batch, even if none was left
+    companion: bool = False  # True if another iterator's loop includes its requests
+    turn: int = OUTSIDE  # index of its current turn
 
 
 def split_at_requests(requests: Sequence[Request]) -> Segmentation:
-    """Cut a thread's time at its requests.
+    """Divide a thread's time into turns at its requests.
+
+    Loops may be nested (evaluation every 100 steps): each instant belongs to the innermost loop.
+    Two iterators that are asked alternately (``zip``, ``next`` on a second loader) form one loop.
+    The one that was asked first leads, and the requests to its companion lie in the leader's turns.
 
     Args:
-        requests: All of one thread, in order of their start.
-
-    Loops may lie within each other's turns (evaluation every 100 steps): each instant belongs to
-    the innermost. Two iterators that are asked by turns (``zip``, ``next`` on a second loader) are
-    one loop: the one that was asked first leads, and the other's requests lie in the leader's
-    turns.
+        requests: All requests of one thread, ascending by start.
     """
     episodes = _episodes(requests)
     segmentation = Segmentation([], [], [])
@@ -115,11 +116,11 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
             continue
         if episode not in open_:
             if request.kind >= _END:
-                continue  # it never gave a batch
+                continue  # the iterator returned no batch
             loader = request.loader
             over = [k for k, e in enumerate(open_) if e.loader == loader and e.last < i]
             _abandon(open_, open_[over[0] :] if over else [], request.start_ns, segmentation)
-        elif request.kind not in LET_GO:  # an iterator may be held until long after its loop
+        elif request.kind not in LET_GO:  # a release may come long after the loop
             _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, segmentation)
         if request.kind is _ITER:
             if episode not in open_:
@@ -142,7 +143,8 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
 
 
 def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
-    """The episodes by number; those that another leads are marked."""
+    """Return the episodes by number, with companions marked: iterators that are asked alternately
+    with another one, which leads."""
     episodes: dict[int, _Episode] = {}
     for i, request in enumerate(requests):
         episode = episodes.get(request.episode)
@@ -158,7 +160,7 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
     open_: list[_Episode] = []
     for i, request in enumerate(requests):
         if request.kind is _ITER:
-            continue  # iterators may be made in any order before the first is asked
+            continue  # the order in which iterators are made does not matter
         episode = episodes[request.episode]
         if request.kind in LET_GO:
             if episode in open_:
@@ -174,7 +176,7 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
             continue
         while open_[-1] is not episode:
             above = open_.pop()
-            # Both go on, or the one that leads has ended first: they are asked alternately.
+            # Both are asked again, or the leader ended first: they are asked alternately.
             above.companion = above.last_asked > i or (
                 request.kind is _END and above.number not in ended
             )
@@ -203,7 +205,7 @@ def _close(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
 def _abandon(
     open_: list[_Episode], abandoned: list[_Episode], at_ns: int, segmentation: Segmentation
 ) -> None:
-    """Close loops that were left without their iterator's end."""
+    """Close loops that were left without an end of their iterator."""
     for episode in abandoned:
         _close(episode, at_ns, segmentation)
         open_.remove(episode)
@@ -221,23 +223,24 @@ def _assign(segmentation: Segmentation, at_ns: int, owner: int) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The spans of a thread that are a step's work; arrays of shape (n,), ascending by start."""
+    """The model calls, backward passes and optimizer steps of a thread; arrays of shape (n,),
+    ascending by start."""
 
     start_ns: Array  # on the process's clock
-    end_ns: Array  # same
-    kind: Array  # which kind of work: a bit (``TRAINS``: any but the lowest)
-    optimizer: Array  # which optimizer stepped
-    grad: Array  # whether a model was called with gradients
-    training: Array  # whether it was in training mode
+    end_ns: Array  # on the process's clock
+    kind: Array  # ``FORWARD``, ``BACKWARD`` or ``OPTIMIZER``
+    optimizer: Array  # for an optimizer step, the number of the optimizer
+    grad: Array  # for a model call, True if it was made with gradients
+    training: Array  # for a model call, True if the model was in training mode
 
     FORWARD, BACKWARD, OPTIMIZER = 1, 2, 4
     TRAINS = BACKWARD | OPTIMIZER
 
     def of(self, kinds: int) -> Work:
-        """Only those of some kinds."""
+        """Return only the work of some kinds, given as combined bits."""
         return self.chosen((self.kind & kinds) != 0)
 
     def chosen(self, rows: Array) -> Work:
-        """Only some."""
+        """Return only the given rows."""
         columns = (self.start_ns, self.end_ns, self.kind, self.optimizer, self.grad, self.training)
         return Work(*(column[rows] for column in columns))

@@ -1,35 +1,35 @@
-"""Tests whether times differ by more than chance: those of runs beside each other, by their steps,
-and those of pairs of runs. Pure functions.
+"""Tests whether the times of runs differ by more than chance: between two sides with one or more
+runs each, or in pairs of runs. Pure functions.
 
-**Runs beside each other** (``difference``). Steps that follow each other are alike, so a run of
-1,000 steps tells less than 1,000 numbers would. How exact its median is comes from a circular block
-bootstrap: runs of successive steps are drawn with replacement, around the end of the run, as many
-as fill it (D. N. Politis and J. P. Romano, 1992). The length of a block is the one that D. N.
-Politis and H. White derive from the autocorrelation (Automatic Block-Length Selection for the
-Dependent Bootstrap, Econometric Reviews 23, 2004, with the correction of A. Patton, D. N. Politis
-and H. White, 2009).
+**Two sides** (``difference``). Successive steps are correlated, so a run of 1,000 steps contains
+less information than 1,000 independent numbers. The error of its median comes from a circular block
+bootstrap: blocks of successive steps are drawn with replacement until they fill the run, and a
+block may wrap around the end of the run (D. N. Politis and J. P. Romano, 1992). The length of a
+block is derived from the autocorrelation as by D. N. Politis and H. White (Automatic Block-Length
+Selection for the Dependent Bootstrap, Econometric Reviews 23, 2004, with the correction of A.
+Patton, D. N. Politis and H. White, 2009).
 
-Runs of one script differ by more than their steps show: where memory lies, which processor they
-get, what else the machine does. Of several runs that is measured. Where there are enough of them (4
-a side) their ranks tell: the interval is the one of the test of Mann and Whitney, around the median
-of all differences (J. L. Hodges and E. L. Lehmann, 1963), which a few runs that fared badly do not
-move. Of fewer it is that of Student's t, and never narrower than that of their steps. With one run
-a side nothing can be measured: it is taken to be ``BETWEEN_RUNS``, which whoever shows the result
-should say. How often equal runs are called different, and how often a planted 5 % is found, is in
-docs/compare.md (``benchmarks/compare.py``). What a machine does drifts over minutes, so it matters
-in which order runs were recorded (``independent_runs``).
+Runs of one script differ by more than their steps show, because of memory layout, processors, and
+other work on the machine. With several runs this variation is measured. From 4 runs a side the
+interval is that of the Mann-Whitney test, around the median of all differences (J. L. Hodges and E.
+L. Lehmann, 1963), which a few bad runs do not move. With fewer runs it is the interval of Student's
+t, but never narrower than the interval from the steps. With one run a side the variation cannot be
+measured and is assumed to be ``BETWEEN_RUNS``; a report of the result should say so.
+docs/compare.md says how often equal runs are called different, and how often a planted difference
+of 5 % is found (``benchmarks/compare.py``). Machines drift over minutes, so the order in which runs
+were recorded matters (``independent_runs``).
 
-**Pairs** (``judge_pairs``). Each is a plain run and a changed one, right after each other, so that
-what drifts over minutes (heat, neighbours, caches) is in both. The interval of the median is the
-one of the sign test: from the k-th smallest ratio to the k-th largest, where no form of
-distribution is assumed but that pairs are independent (H. A. David and H. N. Nagaraja, Order
-Statistics, 3rd edition, section 7.1). Of 5 pairs it is from the smallest to the largest, and holds
+**Pairs** (``judge_pairs``). A pair is a plain run and a changed run, one right after the other, so
+that slow drift (heat, other programs, caches) affects both. The interval of the median is that of
+the sign test: from the k-th smallest to the k-th largest ratio. It assumes only that pairs are
+independent, and no form of distribution (H. A. David and H. N. Nagaraja, Order Statistics, 3rd
+edition, section 7.1). With 5 pairs it reaches from the smallest to the largest ratio, and contains
 the true median in 15 of 16 cases.
 
-A difference of pairs is found where that interval leaves out 1 and the median is further from 1
-than two successive plain runs are from each other. Where the change does nothing at all, 5 pairs
-find one in 3 to 4 of 100 cases, half of them a win (simulated with normal, Laplace and exponential
-noise and with drift: ``tests/analysis/test_significance.py``); the sign alone would in 6.
+Pairs differ if the interval leaves out 1, and the median is further from 1 than two successive
+plain runs are from each other. If the change has no effect, 5 pairs report a difference in 3 to 4
+of 100 cases, half of them a win (simulated with normal, Laplace and exponential noise and with
+drift: ``tests/analysis/test_significance.py``). The sign alone would do so in 6 of 100.
 """
 
 from __future__ import annotations
@@ -46,68 +46,63 @@ from voirkit.analysis.nesting import Array
 from voirkit.runs import thresholds as limits
 
 CHANCE = 0.05  # how often equal runs may be called different
-FEWEST_STEPS = 10  # of a run, under which nothing is said
-# The standard deviation of a run's median beside that of its steps, as a part of it, where there is
-# one run a side: with nothing else on the machine. Where other work held up steps it is a part of
-# how far they lie apart: the fastest tenth from the median, which is how much the speed itself
-# varies, and of rates the mean from the median; at most what was measured then (docs/compare.md).
+FEWEST_STEPS = 10  # a run with fewer steps gives no estimate
+# Relative standard deviation of a run's median between runs, in addition to the error that its
+# steps show. It is assumed with one run a side. The first value is for an idle machine; the second
+# was measured on a busy machine (docs/compare.md), and limits ``between_runs``.
 BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
-BETWEEN_STARTS = 0.1  # the same of what a run does before and after training, such as imports
-_HELD_UP = 0.4
-# of 1 / (1 - share of the time that the main thread waited): by so much a busy machine may hold up
-# steps
+BETWEEN_STARTS = 0.1  # the same for the time before and after training, such as imports
+_HELD_UP = 0.4  # share of the spread of steps that ``between_runs`` assumes between runs
+# On a busy machine steps may take 1 / (1 - share of time that the main thread waited) to this power
+# times as long.
 _WAITED_POWER = 3.0
 _MOST_WAITED = 0.99
-# the standard deviation of what contention adds, as a part of the most that it may add
+# standard deviation of the slowdown by other programs, as a share of its upper bound (in
+# logarithms)
 UNEVEN = 0.2
-_LONGEST = 3  # runs of one side in a row that count by themselves
+_LONGEST = 3  # up to this number of runs of one side in a row, each run counts
 _DRAWS = 1000
-_MOST_BLOCKS = 1000  # in a draw: with longer blocks nothing is lost where there are so many
+_MOST_BLOCKS = 1000  # blocks in a draw; for longer runs blocks are made longer without loss
 
 
 class Estimate(NamedTuple):
-    """A figure of a run, as its steps show it."""
+    """A figure of a run with its standard error, estimated from the run's steps."""
 
     value: float  # the figure's logarithm
-    error: float = 0.0  # the standard error of that, as the steps show it
+    error: float = 0.0  # the standard error of ``value``
 
 
 class Difference(NamedTuple):
-    """Runs beside others."""
+    """The difference of a figure between two sides of runs."""
 
-    # second over first. low, high: Where the true ratio is. first, second: The interval of each
-    # side's figure.
-    ratio: float
-    low: float
-    high: float
-    first: tuple[float, float]
-    second: tuple[float, float]
-    measured: bool  # whether it was measured how much runs differ; otherwise it was assumed
+    ratio: float  # second side over first side
+    low: float  # lower end of the ratio's interval
+    high: float  # upper end of the ratio's interval
+    first: tuple[float, float]  # interval of the first side's figure
+    second: tuple[float, float]  # interval of the second side's figure
+    measured: bool  # True if the variation between runs was measured; False if it was assumed
 
     @property
     def significant(self) -> bool:
-        """True if noise does not explain it."""
+        """True if noise does not explain the difference."""
         return not self.low <= 1 <= self.high
 
 
 def median_of_steps(values: Array) -> Estimate | None:
-    """The median of a run's steps.
+    """Return the median over a run's steps; None for fewer than 10 steps, or if the median is 0.
 
     Args:
         values: Of shape (n,), in the order of the steps; or (ranks, n): ranks train in step, so
-            that their k-th steps are drawn together.
-
-    Returns:
-        None of fewer than 10 steps, or where the median is 0.
+            their k-th steps are drawn together.
     """
     values = np.atleast_2d(values)
     middle = float(np.median(values))
     if values.shape[1] < FEWEST_STEPS or middle <= 0:
         return None
     above = (values > middle).mean(axis=0) + (values == middle).mean(axis=0) / 2
-    # The median of a draw is, to the first order, the quantile that the share of the draw's steps
-    # above the median points to (R. R. Bahadur, A Note on Quantiles in Large Samples, 1966): a draw
-    # then costs its blocks, not a sort of a million steps.
+    # To the first order, the median of a draw is the quantile of all steps that corresponds to the
+    # share of the draw's steps above the overall median (R. R. Bahadur, A Note on Quantiles in
+    # Large Samples, 1966). So a draw costs a sum over its blocks, not a sort of a million steps.
     shares, inflation = bootstrap_means(above)
     quantiles = np.clip(0.5 + shares - above.mean(), 0.0, 1.0)
     medians = np.quantile(values, quantiles)
@@ -116,35 +111,35 @@ def median_of_steps(values: Array) -> Estimate | None:
 
 
 def rate_of_steps(amount: Array, time: Array) -> Estimate | None:
-    """The sum of an amount over the sum of a time; both of shape (n,). None of fewer than 10 steps,
-    or where either sum is 0."""
+    """Return the sum of an amount over the sum of a time, both of shape (n,). None for fewer than
+    10 steps, or if either sum is 0."""
     if len(time) < FEWEST_STEPS or not amount.sum() or not time.sum():
         return None
-    # the logarithm, to the first order
+    # first-order approximation of the logarithm of the ratio
     means, inflation = bootstrap_means(amount / amount.mean() - time / time.mean())
     return Estimate(log(amount.sum() / time.sum()), inflation * float(means.std()))
 
 
 def bootstrap_means(series: Array) -> tuple[Array, float]:
-    """Means of draws of blocks, and by how much their spread is to be taken larger since there are
-    so few blocks.
+    """Return the means of bootstrap draws of blocks, and the factor by which their spread must be
+    inflated because there are few blocks.
 
-    The draws are the same each time: a comparison that is repeated says the same.
+    The draws are the same in each call, so a repeated comparison has the same result.
     """
     n = len(series)
     length = max(block_length(series), ceil(n / _MOST_BLOCKS))
     blocks = ceil(n / length)
     circle = np.concatenate([series, series[: length - 1]])
     sums = np.concatenate([[0.0], np.cumsum(circle)])
-    means = (sums[length:] - sums[:-length]) / length  # of the block that begins at each step
+    means = (sums[length:] - sums[:-length]) / length  # mean of the block that begins at each step
     draws = np.random.default_rng(0).integers(0, n, (_DRAWS, blocks))
     inflation = student(CHANCE, max(n / length - 1, 1.0)) / student(CHANCE)
     return means[draws].mean(axis=1), inflation
 
 
 def block_length(series: Array) -> int:
-    """The number of successive values of a series that are drawn together: the rule of Politis and
-    White for the circular bootstrap."""
+    """Return the number of successive values of a series that are drawn together, by the rule of
+    Politis and White for the circular bootstrap."""
     n = len(series)
     centred = np.asarray(series, np.float64) - np.mean(series)
     near = max(5, ceil(sqrt(log10(n))))
@@ -152,7 +147,7 @@ def block_length(series: Array) -> int:
     power = np.abs(np.fft.rfft(centred, 2 * n)) ** 2
     covariance = np.fft.irfft(power)[: lags + 1] / n
     if covariance[0] <= 1e-12 * max(float(np.square(series).mean()), 1e-300):
-        return 1  # all are the same
+        return 1  # all values are equal
     small = np.abs(covariance[1:] / covariance[0]) < 2 * sqrt(log10(n) / n)
     quiet = [lag for lag in range(lags - near + 1) if small[lag : lag + near].all()]
     first_quiet = quiet[0] if quiet else lags
@@ -171,10 +166,11 @@ def block_length(series: Array) -> int:
 
 
 def student(chance: float, freedom: float | None = None) -> float:
-    """The number of standard errors from the middle to the end of an interval that misses in so
-    many cases; with no freedom given, the normal one's.
+    """Return the half width, in standard errors, of an interval of Student's t that misses with the
+    probability ``chance``. Without degrees of freedom it is that of the normal distribution.
 
-    Of Student's t, x = sqrt(f) tan(a) where the density of the angle a is as cos(a) ** (f - 1).
+    Student's t with f degrees of freedom is x = sqrt(f) tan(a), where the angle a has a density
+    proportional to cos(a) ** (f - 1).
     """
     if freedom is None or freedom > 1000:
         return NormalDist().inv_cdf(1 - chance / 2)
@@ -188,12 +184,15 @@ def student(chance: float, freedom: float | None = None) -> float:
 def independent_runs(
     first: Sequence[float], second: Sequence[float]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """The runs of each side that count as one, by their places, given when each began.
+    """Return, for each side, groups of indices of runs; the runs of a group count as one run.
 
-    Runs of one side with none of the other's between them are alike, as successive steps are: in an
-    hour of drift 10 and then 10 equal runs were called different in 16 of 100 cases, 20 and 20 in
-    38. Of more than three in a row each half counts as one. That was not so where a side has a
-    single run.
+    Runs of one side in a row, with no run of the other side between them, are correlated as
+    successive steps are. When 10 equal runs followed 10 in an hour of drift, they were called
+    different in 16 of 100 cases; with 20 and 20 in 38. So of more than three runs in a row each
+    half counts as one run. This does not apply if a side has a single run.
+
+    Args:
+        first, second: The start times of the runs of each side.
     """
     runs = [(start, 0, i) for i, start in enumerate(first)]
     runs += [(start, 1, i) for i, start in enumerate(second)]
@@ -210,17 +209,22 @@ def independent_runs(
 
 
 def combined(estimates: Sequence[Estimate]) -> Estimate:
-    """The estimate of runs that count as one: their median."""
+    """Return one estimate for runs that count as one run: their median."""
     return Estimate(median(estimate.value for estimate in estimates), _mean_error(estimates))
 
 
 def between_runs(median: float, fastest: float, mean: float | None = None) -> float:
-    """The difference of runs that is assumed where other work held up steps.
+    """Return the relative standard deviation between runs that is assumed if other work slowed down
+    steps.
+
+    It is a share of the spread of steps, and at least ``BETWEEN_RUNS``. For times the spread is
+    that between the tenth percentile and the median, and the result at most ``BETWEEN_RUNS_BUSY``.
+    For rates it is that between the median and the mean.
 
     Args:
-        median: Of the steps.
-        fastest: Their tenth percentile.
-        mean: Of the steps, where the figure is a rate.
+        median: The median step time.
+        fastest: The tenth percentile of the step time.
+        mean: The mean step time if the figure is a rate; otherwise None.
     """
     if mean is not None:
         return max(BETWEEN_RUNS, _HELD_UP * log(mean / median))
@@ -228,18 +232,20 @@ def between_runs(median: float, fastest: float, mean: float | None = None) -> fl
 
 
 def contention(waited_share: float, others_share: float) -> float:
-    """The logarithm of how many times as long steps may have taken since other programs had the
-    processors.
+    """Return the logarithm of the largest slowdown of steps that other programs may have caused by
+    using the processors.
 
     A program whose main thread waits for a processor in a share w of its time takes 1 / (1 - w)
-    times as long, if that is spread evenly. Steps may have had more of it than the run; where
-    several threads wait for each other, each adds its own. In recorded runs of one script it was up
-    to the third power of that (docs/compare.md). Where others had hardly anything the main thread
-    waited for the program's own threads.
+    times as long, if the waits are spread evenly. The slowdown of steps may be larger: waits may
+    fall into steps more than into the rest of the run, and threads that wait for each other add up
+    their waits. In recorded runs of one script it was up to the third power of this factor
+    (docs/compare.md). If other programs used hardly any CPU time, the main thread waited for the
+    program's own threads, and the result is 0.
 
     Args:
-        waited_share: Of the time, the main thread was ready to run and had no processor.
-        others_share: Of the processors, other programs had so much.
+        waited_share: Share of the time in which the main thread was ready to run but had no
+            processor.
+        others_share: Share of the processors' time that other programs used.
     """
     if others_share < limits.OTHER_PROGRAMS:
         return 0.0
@@ -254,15 +260,15 @@ def difference(
     chance: float = CHANCE,
     bias: tuple[float, float] = (0.0, 0.0),
 ) -> Difference:
-    """Runs beside others, at least one a side.
+    """Compare a figure between two sides of runs, with at least one run each.
 
     Args:
-        first, second: Of each run.
-        between: The standard deviation of a run's figure that its steps do not show, as a part of
-            it: it counts with one run a side.
+        first, second: The estimates of each side's runs.
+        between: Relative standard deviation of the figure between runs, which the steps do not
+            show. It is only used with one run a side.
         chance: How often the interval may leave out the true ratio.
-        bias: By how much the logarithm of the true ratio may lie below and above what was measured,
-            since one side was held up more.
+        bias: By how much the logarithm of the true ratio may lie below and above the measured one,
+            because one side was slowed down more.
     """
     sides = (first, second)
     centres = [_mean_value(side) for side in sides]
@@ -298,7 +304,7 @@ def _mean_value(runs: Sequence[Estimate]) -> float:
 
 
 def _mean_error(runs: Sequence[Estimate]) -> float:
-    """The standard error of the mean of some runs."""
+    """Return the standard error of the mean over runs."""
     return sqrt(sum(run.error**2 for run in runs)) / len(runs)
 
 
@@ -308,8 +314,9 @@ def _measured_reach(
     errors: Sequence[float],
     chance: float,
 ) -> tuple[list[float], float]:
-    """The reach of each side's interval, and of that of their difference, by Student's t, where
-    there are more than two runs; none is narrower than that of the steps."""
+    """Return the half widths of each side's interval and of the interval of the difference, by
+    Student's t, for more than two runs. No interval is narrower than the interval from the
+    steps."""
     numbers = [len(side) for side in sides]
     freedom = sum(numbers) - 2
     squares = sum(
@@ -328,9 +335,9 @@ def _measured_reach(
 
 
 def rank_of_difference(m: int, n: int, chance: float) -> int:
-    """The rank of the one of the m n differences, from below and from above, that bounds the
-    interval of Mann and Whitney; 0: there are too few."""
-    # the number of orders in which so many differences are below 0, where both are of one kind
+    """Return the rank k of the differences, k-th smallest and k-th largest of all m * n, that bound
+    the Mann-Whitney interval; 0 if there are too few."""
+    # by u, the number of orders of m + n equally distributed values with u differences below 0
     orders = np.zeros(m * n + 1)
     orders[0] = 1.0
     for i in range(1, m + 1):
@@ -349,20 +356,21 @@ MISSES = 1 / 16  # how often the interval may leave out the true median
 WIN, LOSS, NONE = "win", "loss", "no difference found"
 
 
-# of a run's time that is left where it waited for all of it: threads that wait at once are added up
+# Smallest share of a run's time that counts as not waiting. The waits of several threads are added
+# up, so they may exceed the run's time.
 _LEAST_LEFT = 0.01
 
 
 class Judgement(NamedTuple):
     """The result of a comparison by pairs."""
 
-    median: float  # of the ratios, changed over plain. low, high: Where the true median is.
-    low: float
-    high: float
-    # by what part of it two successive plain runs differ: the median of that; 0 with one
+    median: float  # median of the ratios, changed over plain
+    low: float  # lower end of the median's interval
+    high: float  # upper end of the median's interval
+    # median relative difference of two successive plain runs; 0 with one pair
     spread: float
-    verdict: str | None  # ``win``, ``loss``, ``no difference found``; None of fewer than 5 pairs
-    because: str = ""  # why not, where a difference might be expected
+    verdict: str | None  # ``win``, ``loss``, ``no difference found``; None for fewer than 5 pairs
+    because: str = ""  # reason why there is no verdict, or no difference although one is expected
 
 
 def judge_pairs(
@@ -374,11 +382,12 @@ def judge_pairs(
 
     Args:
         pairs: (plain, changed) in seconds, all above 0, in the order in which they ran; at least
-            one.
-        ceiling: The share of the time that the change could win at most; None if that is not known.
-        held_up: Of each run of these pairs, which share of its time other programs may have made it
-            wait for a processor, 0 to 1. The ratio without them lies between that of the shortened
-            changed run and that of the shortened plain one: the interval holds both.
+            one pair.
+        ceiling: The largest share of the time that the change could win; None if unknown.
+        held_up: For each pair, the share of each run's time, 0 to 1, in which other programs may
+            have made it wait for a processor. The ratio without these waits lies between two
+            ratios: one with only the changed run shortened by its waits, one with only the plain
+            run shortened. The interval contains both.
     """
     logs = [log(changed / plain) for plain, changed in pairs]
     lows, highs = sorted(logs), sorted(logs)
@@ -416,8 +425,8 @@ def judge_pairs(
 def _ratios_without_waits(
     logs: Sequence[float], held_up: Sequence[tuple[float, float]]
 ) -> tuple[list[float], list[float]]:
-    """The logarithms of the ratios of pairs with the changed run shortened by what it waited for
-    other programs, and with the plain one shortened; each ascending."""
+    """Return two lists of the logarithms of ratios, each ascending: with the changed run of each
+    pair shortened by its waits for other programs, and with the plain run shortened."""
     lows, highs = [], []
     for ratio, (plain_share, changed_share) in zip(logs, held_up, strict=True):
         lows.append(ratio + log(max(1 - changed_share, _LEAST_LEFT)))
@@ -426,8 +435,8 @@ def _ratios_without_waits(
 
 
 def rank_of_bound(n: int, chance: float = MISSES) -> int:
-    """The rank of the one of n values, from below and from above, that bounds the median's
-    interval: 1 is the smallest; 0: there are too few."""
+    """Return the rank k of n values such that the k-th smallest and the k-th largest bound the
+    median's interval; 0 if there are too few values."""
     missed = 2 / 2**n
     if missed > chance:
         return 0
@@ -441,7 +450,8 @@ def rank_of_bound(n: int, chance: float = MISSES) -> int:
 
 
 def typical_difference(times: Sequence[float]) -> float:
-    """The median difference of the logarithms of two successive times; 0 of fewer than two."""
+    """Return the median absolute difference of the logarithms of successive times; 0 for fewer than
+    two times."""
     changes = sorted(abs(log(later / earlier)) for earlier, later in pairwise(times))
     if not changes:
         return 0.0

@@ -1,7 +1,11 @@
-"""From the spans of a training process to its steps: how long each took, and where its time went.
+"""Computes the steps of a training process from its spans: the duration of each step, and the time
+in each of its phases.
 
-What a step and a phase are is defined in docs/steps.md. Each instant of a step counts for one
-phase, the innermost, so that the phases of a step sum to its time exactly.
+Steps and phases are defined in docs/steps.md. Each instant of a step counts for one phase, the
+innermost, so that the phases of a step add up to its time exactly.
+
+A *turn* is a ``StepInterval``: the time from one request for a batch to the next of its iterator.
+An *episode* is the number of such an iterator.
 """
 
 from __future__ import annotations
@@ -52,11 +56,11 @@ GC = COLUMN["gc"]
 VOIRKIT = COLUMN["voirkit"]
 REST = COLUMN["rest"]
 
-# What is a part of the run's wall time by itself, wherever it happens, and none of training's or
-# evaluation's.
+# Phases that are parts of the run's wall time of their own: wherever they happen, they count
+# neither as training nor as evaluation.
 ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": GC}
-# The same of starting and stopping workers of loaders; in a step of training it is a part of the
-# wait.
+# Another such part: starting and stopping workers of loaders. In a training step, that counts as
+# wait for data instead.
 WORKERS = "workers"
 
 _FREEING_NS = 100_000
@@ -68,39 +72,39 @@ class Timeline:
 
     start_ns: Array  # on the process's clock
     duration_ns: Array  # nanoseconds
-    meaning: Array  # index into ``COLUMNS``; shape (n,)
-    optimizer: Array  # of a step of an optimizer, which one
-    grad: Array  # of a module call, whether it was made with gradients
-    training: Array  # of a module call, whether the module was in training mode
-    requests: Sequence[Request]  # what was asked of loaders, ascending by start
-    # when modules were switched by ``train()`` and ``eval()``, ascending, and whether to training
+    meaning: Array  # the phase, as an index into ``COLUMNS``
+    optimizer: Array  # for a step of an optimizer, the number of the optimizer
+    grad: Array  # for a module call, True if it was made with gradients
+    training: Array  # for a module call, True if the module was in training mode
+    requests: Sequence[Request]  # the requests to loaders, ascending by start
+    # calls of modules' ``train()`` and ``eval()``: (time, True for training mode), ascending
     modes: Sequence[tuple[int, bool]] = ()
-    # by loader, how many batches an epoch has, where that is known
+    # for each loader, the number of batches in an epoch, if it is known
     lengths: Mapping[int, int] = field(default_factory=dict)
-    # from when to when the script itself says that it evaluates, ascending
+    # (start, end) of the evaluations that the script declares, ascending
     annotated: Sequence[tuple[int, int]] = ()
-    # whether a span starts or stops workers of a loader; None for no such span
+    # True for a span that starts or stops workers of a loader; None if there is no such span
     workers: Array | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """Steps of one kind; arrays of shape (n,), or (n, phases)."""
+    """Steps of one kind (training or evaluation); arrays of shape (n,), or (n, phases)."""
 
-    start_ns: Array  # when each began
-    time_ns: Array  # how long it took, without loops that lie in it (an evaluation every 100 steps)
-    items: Array  # how many items its batch held; -1 if that is not known
-    # shape (n, 14): time by wait, transfer, forward, backward, optimizer, communication, loss,
-    # zero_grad, checkpoint, compilation, imports, garbage collections, voirkit's own looks, rest;
-    # each row sums to its ``time_ns``
+    start_ns: Array  # start of each step
+    time_ns: Array  # duration of each step, without loops in it (an evaluation every 100 steps)
+    items: Array  # number of items in the step's batch; -1 if it is not known
+    # shape (n, 14): time in wait, transfer, forward, backward, optimizer, communication, loss,
+    # zero_grad, checkpoint, compilation, imports, garbage collections, voirkit's own readings,
+    # rest; each row adds up to the step's ``time_ns``
     own_ns: Array
-    # how long the loops lasted that lie in it and are no part of its ``time_ns``; None is given for
+    # total duration of the loops in each step, which ``time_ns`` excludes; pass None if there are
     # none
     loops_ns: Array = None
 
     def __post_init__(self) -> None:
         if self.loops_ns is None:
-            # one number in memory
+            # a view of a single number
             object.__setattr__(self, "loops_ns", np.broadcast_to(np.int64(0), len(self.time_ns)))
 
     def __len__(self) -> int:
@@ -108,22 +112,23 @@ class Table:
 
     @property
     def end_ns(self) -> Array:
-        """When each ended by the clock, with the loops that lie in it."""
+        """The end of each step by the clock, after the loops in it."""
         return self.start_ns + self.time_ns + self.loops_ns
 
     def chosen(self, rows: Array | slice) -> Table:
-        """Only some steps, or all in another order."""
+        """Return a table of the given rows, in their order."""
         return Table(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     def phase_ns(self, phase: str) -> Array:
-        """Time in a phase by step; ``other`` is all that is none of the rest."""
+        """Return the time of each step in a phase. ``other`` is the sum of all columns from
+        ``LOSS`` on."""
         if phase == "other":
             return self.own_ns[:, LOSS:].sum(axis=1)
         return self.own_ns[:, PHASES.index(phase)]
 
 
 def concatenated(tables: Sequence[Table]) -> Table:
-    """The steps of several tables, one table after the other."""
+    """Return the steps of several tables in one, table after table."""
     return Table(
         *(
             np.concatenate([getattr(table, column.name) for table in tables])
@@ -134,30 +139,30 @@ def concatenated(tables: Sequence[Table]) -> Table:
 
 @dataclass(frozen=True)
 class DeviceTable:
-    """Steps of training as a GPU saw them."""
+    """Training steps on the clock of a GPU."""
 
-    # each to the end of the work that was started in it. Forward, backward and optimizer are the
-    # device's time, wait and the parts of other that of the host while the device had nothing to
-    # do, rest that in which nothing is known of either.
+    # Each step lasts to the end of the GPU work that was launched in it. Forward, backward and
+    # optimizer are time of the GPU. Wait and the other phases are time of the host while the GPU
+    # was idle. Rest is time of which nothing is recorded for either.
     table: Table
-    # by step, how much of forward, backward and optimizer was work that ended as soon as the host
-    # had started it: in that time the device could have done more. Shape (n,).
+    # for each step, the GPU time in forward, backward and optimizer in which the GPU waited for the
+    # host: its work ended as soon as the host had launched it. Shape (n,).
     launching_ns: Array
 
 
 @dataclass(frozen=True)
 class Uncounted:
-    """Training that lies in no counted step and in no evaluation."""
+    """The number of optimizer steps and backward passes in no training step and no evaluation."""
 
     optimizer_steps: int
     backward_passes: int
-    first_ns: int  # when the first of them began
+    first_ns: int  # start of the first of them
 
     def __bool__(self) -> bool:
         return bool(self.optimizer_steps or self.backward_passes)
 
     def plus(self, other: Uncounted) -> Uncounted:
-        """Both together."""
+        """Return the sum of both."""
         if not self or not other:
             return self or other
         return Uncounted(
@@ -172,19 +177,19 @@ ALL_COUNTED = Uncounted(0, 0, 0)
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one thread, or of several that take turns."""
+    """The steps of one thread, or of several threads that train in turn."""
 
-    train: Table  # those of training
-    evaluation: Table  # those of loops in which a model is called and nothing is trained
-    wait_known: bool  # whether the time that training waits for batches could be seen
-    device: DeviceTable | None = None  # those of training on the clock of a GPU, if one was used
-    # numbers of the iterators whose batches were trained on; not kept in a rollup
+    train: Table  # training steps
+    evaluation: Table  # steps in which a model is called and nothing is trained
+    wait_known: bool  # True if the time that training waits for batches was recorded
+    device: DeviceTable | None = None  # training steps on the clock of a GPU, if one was used
+    # numbers of the iterators whose batches were trained on; not kept in a roll-up
     episodes: frozenset[int] = frozenset()
-    # time in checkpoints since the first step of training that is in no step: those after a loop's
-    # last batch
+    # time in checkpoints after the start of the first training step but in no step, such as after
+    # an epoch
     saving_between_ns: int = 0
-    # by part of the wall time (``ASIDE``, ``WORKERS``), what is in no step: before the first of all
-    # steps, and since then
+    # for each part of the wall time in ``ASIDE`` and ``WORKERS``, the time in no step: (before the
+    # first step, after it)
     aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     uncounted: Uncounted = ALL_COUNTED
     # time in which workers of loaders are started or stopped in steps of evaluation
@@ -192,28 +197,28 @@ class Steps:
 
     @property
     def tables(self) -> tuple[Table, Table]:
-        """The steps of training, and those of evaluation."""
+        """The training steps and the evaluation steps."""
         return self.train, self.evaluation
 
     @property
     def first_ns(self) -> int:
-        """When the first step of training or evaluation began; ``NEVER`` if there is none."""
+        """The start of the first step of training or evaluation; ``NEVER`` if there is none."""
         return min(
             (int(table.start_ns.min()) for table in self.tables if len(table)), default=NEVER
         )
 
     def phase_time_ns(self, column: int) -> int:
-        """The time in a column of ``COLUMNS`` in all steps of training and evaluation."""
+        """Return the time in a column of ``COLUMNS`` in all steps of training and evaluation."""
         return sum(int(table.own_ns[:, column].sum()) for table in self.tables)
 
     def training_steps_at(self, at_ns: Array) -> Array:
-        """The step of training in which each instant lies, ``NONE`` for none, and for what lies in
-        an evaluation within a step."""
+        """Return the index of the training step in which each instant lies; ``NONE`` for instants
+        in no training step, or in an evaluation within one."""
         return self.steps_at(at_ns)[0]
 
     def steps_at(self, at_ns: Array) -> tuple[Array, Array]:
-        """The step of training, and that of evaluation, in which each instant lies: the innermost;
-        ``NONE`` for the other, or for none."""
+        """Return the indices of the training step and of the evaluation step in which each instant
+        lies. Only the innermost of the two counts; the other is ``NONE``."""
         start_ns = np.concatenate((self.train.start_ns, self.evaluation.start_ns))
         end_ns = np.concatenate((self.train.end_ns, self.evaluation.end_ns))
         order = outer_first(start_ns, end_ns - start_ns)
@@ -228,7 +233,7 @@ NO_STEPS = Steps(_NO_TABLE, _NO_TABLE, wait_known=True)
 
 
 def steps_of(timeline: Timeline) -> Steps:
-    """The steps of a thread."""
+    """Return the steps of a thread."""
     timeline = _copies_in_a_row(timeline)
     steps = _steps_of(timeline)
     steps = replace(steps, aside_ns={**_aside(timeline, steps), **steps.aside_ns})
@@ -299,7 +304,7 @@ def _steps_of(timeline: Timeline) -> Steps:
 
 
 def _closed_turns(segmentation: Segmentation, episodes: Collection[int]) -> list[int]:
-    """The turns of some iterators that are over."""
+    """Return the indices of the turns of some iterators, without turns that have no end."""
     return [
         i
         for i, turn in enumerate(segmentation.turns)
@@ -315,14 +320,16 @@ def _with_workers(
     training: Sequence[int],
     evaluated: Sequence[int],
 ) -> Steps:
-    """The steps with the time in which workers are started and stopped, but for that in steps of
-    training.
+    """Return the steps with the time of starting and stopping workers filled in. That time does not
+    count inside of training steps.
 
     Args:
-        workers_ns: Of each span how much of that time it is.
-        turn_of: Of each span the turn in which it begins.
-        training: The turns that are steps of training.
-        evaluated: Those that are steps of evaluation.
+        steps: The steps without that time.
+        timeline: The spans of the thread.
+        workers_ns: The time of starting and stopping workers in each span; 0 for other spans.
+        turn_of: The index of the turn in which each span begins.
+        training: The indices of the turns that are training steps.
+        evaluated: The indices of the turns that are evaluation steps.
     """
     in_evaluation = np.isin(turn_of, evaluated)
     in_no_step = ~in_evaluation & ~np.isin(turn_of, training)
@@ -337,8 +344,8 @@ def _with_workers(
 
 
 def _turns_that_go_on(segmentation: Segmentation, requests: Sequence[Request]) -> list[int]:
-    """The turns that are not over where the records end, as of a run that was killed: their steps
-    are not left out."""
+    """Return the indices of the turns in progress where the records end, as in a killed run. Their
+    optimizer steps do not count as uncounted."""
     over = {request.episode for request in requests if request.kind >= Kind.END}
     last = {turn.episode: i for i, turn in enumerate(segmentation.turns)}
     return [
@@ -351,7 +358,7 @@ def _turns_that_go_on(segmentation: Segmentation, requests: Sequence[Request]) -
 def _uncounted(
     segmentation: Segmentation, work: Work, counted_turns: Sequence[int], since_ns: int
 ) -> Uncounted:
-    """The training in no counted turn, of what began since a time."""
+    """Return the training outside of counted turns that began at or after a time."""
     turn_of = segmentation.turns_at(work.start_ns)
     is_counted = np.isin(turn_of, counted_turns)
     is_trained = (work.kind & Work.TRAINS) != 0
@@ -379,8 +386,8 @@ def _outside_of_loops(
     trains: frozenset[int],
     requests: Sequence[Request],
 ) -> tuple[list[Request], list[Request], set[int]]:
-    """Requests that nobody made, where steps begin that no loop over a loader tells of; and where
-    evaluation does, with the iterators whose batches went there."""
+    """Return synthetic requests for steps in no loop over a loader, synthetic requests for
+    evaluations by hand, and the iterators whose batches these evaluations used."""
     turn = segmentation.turns_at(work.start_ns)
     loops = Loops(turn, segmentation.turns, trains)
     stretches = steps_outside(work, loops, _known_since(timeline.requests, segmentation, trains))
@@ -388,7 +395,7 @@ def _outside_of_loops(
     if stretches:
         step_ends_ns = np.concatenate([steps.end_ns for steps in stretches])
     evaluates = evaluating(work, marks, loops, step_ends_ns)
-    # -1 is a loader that is not known
+    # synthetic episodes begin at -2, since -1 stands for an unknown loader
     first_episode = min([request.episode - 1 for request in timeline.requests] + [-2])
     is_step_work = (turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)
     steps = requests_of_steps(stretches, work.chosen(is_step_work), first_episode)
@@ -404,10 +411,12 @@ def _outside_of_loops(
 def _known_since(
     requests: Sequence[Request], segmentation: Segmentation, trains: frozenset[int]
 ) -> int:
-    """Where only the end of a run is known, its first loop may have begun before: what lies before
-    its requests is then a part of it."""
+    """Return the time from which on training outside of loops can be recognized: usually 0.
+
+    If the creation of the first training loop's iterator was not recorded, it is the start of that
+    loop: only the end of the run was recorded, and earlier work may belong to the loop."""
     first = next((turn for turn in segmentation.turns if turn.episode in trains), None)
-    if first is None or first.episode < 0:  # what came through a queue has no iterator here
+    if first is None or first.episode < 0:  # batches from a queue: no iterator is made
         return 0
     is_made = any(
         request.episode == first.episode and request.kind is Kind.ITER for request in requests
@@ -416,8 +425,8 @@ def _known_since(
 
 
 def _merged(loops: Sequence[Sequence[Request]]) -> list[Request]:
-    """Requests by their start; of those at one time, ends come first, the innermost loop's first of
-    all: it stands behind the others."""
+    """Return the requests of several loops, ascending by start. ``loops``: the innermost loop last.
+    Of requests at the same time, ``END`` requests come first, that of the innermost loop first."""
     order = []
     for depth, requests in enumerate(loops):
         for request in requests:
@@ -427,8 +436,8 @@ def _merged(loops: Sequence[Sequence[Request]]) -> list[Request]:
 
 
 def _copies_in_a_row(timeline: Timeline) -> Timeline:
-    """Copies one after the other as one: what lies between them, giving back the memory of the one
-    before (40 us for 4 MB), is its cost."""
+    """Return the timeline with each copy between host and device extended to the next copy, if that
+    follows at once: in between, the memory of the earlier copy is freed (40 us for 4 MB)."""
     start, duration = timeline.start_ns, timeline.duration_ns
     between = start[1:] - start[:-1] - duration[:-1]
     copies = (timeline.meaning[1:] == TRANSFER) & (timeline.meaning[:-1] == TRANSFER)
@@ -439,7 +448,7 @@ def _copies_in_a_row(timeline: Timeline) -> Timeline:
 
 
 def _work(timeline: Timeline) -> Work:
-    """The spans that show whether a step was done."""
+    """Return the model calls, backward passes and optimizer steps."""
     kinds = np.zeros(REST + 1, dtype=np.int64)
     kinds[[FORWARD, BACKWARD, OPTIMIZER]] = Work.FORWARD, Work.BACKWARD, Work.OPTIMIZER
     kind = kinds[timeline.meaning]
@@ -458,14 +467,16 @@ def _work(timeline: Timeline) -> Work:
 def _training_episodes(
     segmentation: Segmentation, work: Work, requests: Sequence[Request], zeroed_ns: Array
 ) -> frozenset[int]:
-    """The iterators on whose batches something is trained: an optimizer steps there, or, where none
-    does in the whole run, gradients are taken by a model that is not in evaluation mode.
+    """Return the iterators whose batches are used for training.
 
-    Where gradients alone are taken, they are trained with if an optimizer steps with them
-    afterwards, before they are set to zero: at once, or in a later loop over the same loader; or if
-    they are accumulated over that loader when the run ends. Others are of an evaluation (forces,
-    attacks, Fisher information). So are those of an iterator whose models are all in evaluation
-    mode, and whose optimizers step in no loop that trains.
+    These are the iterators in whose turns an optimizer steps. If no optimizer steps in the whole
+    run, they are those with a backward pass and a model that is not in evaluation mode.
+
+    An iterator with backward passes but no optimizer step counts if an optimizer uses its gradients
+    later, before they are set to zero: at once, or after more passes over the same loader. It also
+    counts if the run ends while gradients of that loader are accumulated. Other gradients belong to
+    an evaluation (forces, attacks, Fisher information). So do those of an iterator whose models are
+    all in evaluation mode, and whose optimizers step in no training loop.
     """
     turn_of = segmentation.turns_at(work.start_ns)
     trains = (work.kind & Work.TRAINS) != 0
@@ -499,12 +510,12 @@ def _training_episodes(
 
 
 class _Gradients:
-    """The time in which something is trained on the batches of each iterator.
+    """The time range of the training work on each iterator's batches.
 
     Attributes:
         episodes: The iterators, ascending.
-        start_ns: When that began, by iterator.
-        end_ns: When the last of it was over, by iterator.
+        start_ns: For each iterator, the start of the first such work.
+        end_ns: For each iterator, the end of the last such work.
     """
 
     def __init__(self, segmentation: Segmentation, work: Work, turn_of: Array) -> None:
@@ -519,8 +530,8 @@ class _Gradients:
 def _with_optimizers_of_their_own(
     segmentation: Segmentation, work: Work, turn_of: Array, steps: set[int], in_evaluation: set[int]
 ) -> set[int]:
-    """The iterators in whose turns optimizers step, of an evaluation that has optimizers of its own
-    (an attack on its inputs)."""
+    """Return the iterators of evaluations with optimizers of their own (an attack on the inputs),
+    which step neither in training loops nor outside of loops."""
     outer = steps - in_evaluation
     inner = steps & in_evaluation
     if not outer or not inner:
@@ -540,12 +551,14 @@ def _with_optimizers_of_their_own(
 
 
 def _episodes_with(segmentation: Segmentation, turn_of: Array, is_meant: Array) -> set[int]:
-    """The iterators in whose turns some of the work lies."""
+    """Return the iterators in whose turns any of the selected work lies. ``is_meant``: True for the
+    selected work."""
     return set(segmentation.episodes[turn_of[is_meant & (turn_of != OUTSIDE)]].tolist())
 
 
 def _time_by_turn(timeline: Timeline, turn_of: Array, n_turns: int) -> Array:
-    """Time by turn and meaning, shape (n_turns, 14), in nanoseconds; the rest is 0."""
+    """Return the time of each turn in each phase, in nanoseconds, shape (n_turns, 14). The column
+    ``rest`` is 0."""
     own_ns = exclusive_ns(timeline.start_ns, timeline.duration_ns)
     inside = turn_of != OUTSIDE
     cells = turn_of[inside] * len(COLUMNS) + timeline.meaning[inside]
@@ -555,8 +568,7 @@ def _time_by_turn(timeline: Timeline, turn_of: Array, n_turns: int) -> Array:
 
 
 def _turn_times(segmentation: Segmentation) -> Array:
-    """The time of each turn, without the loops that lie in it; turns that were never closed have no
-    right figure here."""
+    """Return the time of each turn without the loops in it; wrong for turns without an end."""
     n_turns = len(segmentation.turns)
     if not n_turns:
         return np.zeros(0, dtype=np.int64)
@@ -574,7 +586,7 @@ def _table(
     own_ns: Array,
     time_ns: Array,
 ) -> Table:
-    """The steps of some turns, by index."""
+    """Return the table of steps for the turns with the given indices (``rows``)."""
     rows = list(rows)
     items = np.array([_items(turns[i], requests) for i in rows], dtype=np.int64)
     start_ns = np.array([turns[i].start_ns for i in rows], dtype=np.int64)
@@ -584,45 +596,46 @@ def _table(
 
 
 def _completed(start_ns: Array, time_ns: Array, items: Array, own_ns: Array) -> Table:
-    """A table whose rows sum to the time: what is in no span is the rest."""
+    """Return a table whose rows add up to ``time_ns``: the time in no span becomes ``rest``."""
     own_ns = own_ns.astype(np.int64)
     own_ns[:, REST] = np.maximum(time_ns - own_ns.sum(axis=1), 0)
     return Table(start_ns, own_ns.sum(axis=1), items, own_ns)
 
 
 def _items(turn: StepInterval, requests: Sequence[Request]) -> int:
-    """The number of items of the loop's own loader, -1 if that is not known: one that is asked
-    beside it (``zip``) brings other halves of the same items."""
+    """Return the number of items in a turn's batch; -1 if it is not known. Batches of a companion
+    loader (``zip``) do not count: they hold other parts of the same items."""
     items = next(
         (requests[i].items for i in turn.requests if requests[i].episode == turn.episode), None
     )
     return -1 if items is None else items
 
 
-# Steps on the clock of a GPU: what it worked on, what it waited for, from the spans of the host and
-# those of the device. The host only starts the work of forward and backward: how long it took, and
-# when a step was really over, the device's spans tell. They are on the host's clock already.
+# Steps on the clock of a GPU: the GPU's work and its waits, from the spans of the host and of the
+# device. The host only launches the work of forward and backward. The device's spans have its
+# duration and the real end of each step. Their times have been converted to the host's clock.
 
 _WORK = (FORWARD, BACKWARD, OPTIMIZER)
-# What of the host is said of the time in which the device has nothing to do; the rest is the
-# script's own Python, and starting of work.
+# Phases of the host that count while the device is idle. Other idle time is the script's own Python
+# code, and the launching of work.
 _OF_HOST = (WAIT, TRANSFER, CHECKPOINT, COMMUNICATION)
-_SLACK_NS = 20_000  # how far the clock of events may be off
-# a device that ends no later than this after the host, or this part of the host's time, was starved
+_SLACK_NS = 20_000  # possible error of the clock of CUDA events
+# A device was starved if its work ended less than this after the host's span: in ns, or as a share
+# of that span.
 _LATE_NS, _LATE = 50_000, 0.1
 
 
 def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | None:
-    """Steps as the device saw them.
+    """Return the training steps on the clock of a GPU.
 
     Args:
         host: The spans of the training thread.
-        device: Those of the work that it started, ascending by start.
-        table: Its training steps by the host's clock.
+        device: The GPU's spans of the work that the host launched, ascending by start.
+        table: The training steps of the host.
 
     Returns:
-        The same steps, each to the end of what was started in it, with the time of the device by
-        phase; None if too little of the device is known.
+        The same steps, each extended to the end of the work that was launched in it, with the
+        GPU's time in each phase. None if fewer than half of the steps have recorded GPU work.
     """
     of_host, of_device = _match(host, device)
     if not len(table) or len(of_device) < 2:
@@ -638,7 +651,7 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
     np.maximum.at(over_ns, step[is_inside], finished_ns[is_inside])
     over_ns = np.maximum.accumulate(over_ns)
     begin_ns = start_ns.copy()
-    begin_ns[1:] = np.maximum(begin_ns[1:], over_ns[:-1])  # the work of the step before goes on
+    begin_ns[1:] = np.maximum(begin_ns[1:], over_ns[:-1])  # after the last step's work
     over_ns = np.maximum(over_ns, begin_ns)
     own_ns = _time_between(begin_ns, over_ns, _segments(host, device))
     time_ns = over_ns - begin_ns
@@ -652,9 +665,10 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
 
 
 def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
-    """Indices of host spans and of the device spans of the work that they started. The n-th device
-    span of a kind is of the n-th host span of that kind, but for the first, which have none before
-    CUDA is in use."""
+    """Return the indices of host spans, and the indices of the device spans that they launched.
+
+    Host and device spans of one phase are matched in order. The first host spans have no device
+    span, as CUDA is not in use yet."""
     hosts, devices = [], []
     for meaning in np.unique(device.meaning).tolist():
         of_host = np.flatnonzero(host.meaning == meaning)
@@ -663,7 +677,7 @@ def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
         of_device = of_device[len(of_device) - n :]
         latest_launch_ns = device.start_ns[of_device] + _SLACK_NS
         first = len(of_host) - n
-        # no work begins before it is started
+        # device work cannot begin before its host span
         while first and (latest_launch_ns < host.start_ns[of_host[first : first + n]]).any():
             first -= 1
         hosts.append(of_host[first : first + n])
@@ -674,8 +688,8 @@ def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
 
 
 def _starved(host: Timeline, device: Timeline, of_host: Array, of_device: Array) -> Array:
-    """True for work that ended as soon as the host had started the last of it: the device had time
-    left."""
+    """True for device work that ended as soon as the host had launched the last of it: the device
+    waited for the host."""
     launched_ns = (host.start_ns + host.duration_ns)[of_host]
     late_ns = (device.start_ns + device.duration_ns)[of_device] - launched_ns
     limit_ns = np.maximum(_LATE_NS, _LATE * host.duration_ns[of_host])
@@ -683,11 +697,11 @@ def _starved(host: Timeline, device: Timeline, of_host: Array, of_device: Array)
 
 
 def _segments(host: Timeline, device: Timeline) -> list[tuple[int, int, int]]:
-    """(start, end, meaning), one after the other: the device's work, and that of the host while
-    there was none."""
+    """Return (start, end, phase) of consecutive segments of time: the device's work, and the host's
+    phases while the device was idle."""
     busy = _flat(device)
     segments = list(busy)
-    first = 0  # the first of the device's that may overlap
+    first = 0  # the first device segment that may overlap
     for start, end, meaning in _flat(host):
         if meaning not in _OF_HOST:
             continue
@@ -706,7 +720,7 @@ def _segments(host: Timeline, device: Timeline) -> list[tuple[int, int, int]]:
 
 
 def _flat(timeline: Timeline) -> list[tuple[int, int, int]]:
-    """(start, end, meaning) of the innermost span at each instant."""
+    """Return the innermost spans as consecutive segments (start, end, phase)."""
     segments: list[tuple[int, int, int]] = []
     open_: list[tuple[int, int]] = []  # (end, meaning)
     now = 0
@@ -743,7 +757,8 @@ def _flat(timeline: Timeline) -> list[tuple[int, int, int]]:
 def _time_between(
     begin_ns: Array, over_ns: Array, segments: Sequence[tuple[int, int, int]]
 ) -> Array:
-    """Time by step and meaning, shape (n, 14)."""
+    """Return the time of each step in each phase, in nanoseconds, shape (n, 14). ``begin_ns`` and
+    ``over_ns``: starts and ends of the steps."""
     own_ns = np.zeros((len(begin_ns), len(COLUMNS)), dtype=np.int64)
     if not segments:
         return own_ns
@@ -756,7 +771,7 @@ def _time_between(
         spent_ns = np.zeros(len(points_ns))
         spent_ns[1::2] = np.cumsum(end_ns - start_ns)
         spent_ns[2::2] = spent_ns[1:-1:2]
-        base_ns = points_ns[0]  # of 64 bits a float has 53
+        base_ns = points_ns[0]  # a float has only 53 bits: interpolate differences
         spent_at_end = np.interp(over_ns - base_ns, points_ns - base_ns, spent_ns)
         spent_at_begin = np.interp(begin_ns - base_ns, points_ns - base_ns, spent_ns)
         own_ns[:, meaning] = np.round(spent_at_end - spent_at_begin).astype(np.int64)

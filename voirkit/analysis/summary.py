@@ -1,5 +1,5 @@
-"""The summary of a run (``summary.json``) from all that its directory holds; also of runs that
-could not write one."""
+"""Computes the summary of a run (``summary.json``) from its run directory, also for runs that could
+not write one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 
-# What only the run itself could tell; null or empty where it could not.
+# ``_FROM_THE_RUN``: keys that ``_initial_summary`` sets itself. ``_EMPTY``: all other keys, which
+# are null or empty if the run did not write them.
 _FROM_THE_RUN = ("schema", "voirkit", "command", "exit_code", "duration_s", "world_size", "ended")
 _EMPTY = {key: value for key, value in empty("").items() if key not in _FROM_THE_RUN} | {
     "verdict": None,
@@ -53,18 +54,18 @@ _EMPTY = {key: value for key, value in empty("").items() if key not in _FROM_THE
 
 
 def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
-    """The summary of an opened run, its steps computed from what was recorded.
+    """Return the summary of an opened run, with its steps computed from the records.
 
-    What the run itself wrote is kept; what it could not (it was killed, it goes on, it was one of
-    several ranks) is filled in.
+    Parts that the run itself wrote are kept. Parts that it could not write (it was killed, is still
+    running, or was one of several ranks) are filled in.
 
     Args:
-        run: The run; of several directories that of the first rank.
-        other_runs: The directories of its other ranks, if they did not share one.
+        run: The run; if its ranks have directories of their own, the one of the first rank.
+        other_runs: The directories of the other ranks, if they did not share one.
 
     Returns:
-        The document. A part that cannot be computed keeps what the run itself wrote of it, and has
-        a line in ``warnings``.
+        The content of ``summary.json``. A part that cannot be computed stays as the run wrote it,
+        and ``warnings`` has a line about it.
     """
     runs = (run, *other_runs)
     failures = PartFailures()
@@ -93,7 +94,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
     if "steps" in failures:
         if not summary.get("steps"):
             summary.update(verdict=dict(_STEPS_FAILED), advice=[])
-    elif is_renewed:  # after the parts: what they found goes into it
+    elif is_renewed:  # after the parts, since the verdict uses them
         of_rank = partial(_of_rank, runs, summary)
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
         summary["verdict"], summary["advice"] = attempt(
@@ -102,7 +103,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
     summary["findings"] = [finding.document() for finding in findings]
     summary["alerts"] = alerts_of(findings)
     dropped: dict[str, int] = attempt("dropped records", lambda: _dropped(runs), {})
-    # a process that could not write its count has it in its records alone
+    # processes that could not report their counts have them in their records
     counts = summary["dropped"]
     summary["dropped"] = counts | {name: max(n, counts.get(name, 0)) for name, n in dropped.items()}
     run.warnings += attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
@@ -117,7 +118,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
 def _renew_steps(
     summary: dict[str, Any], runs: Sequence[Run], ranks: Sequence[Rank], failures: PartFailures
 ) -> None:
-    """Put what follows from the steps into a summary."""
+    """Add the figures of steps, the recorded work and the wall time to a summary."""
     run, attempt = runs[0], failures.attempt
     document: dict[str, Any] = attempt(
         "steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {}
@@ -131,7 +132,7 @@ def _renew_steps(
         summary["wall"] = attempt("wall time", lambda: _wall(run, ranks, summary), wall)
 
 
-# Of what is recorded, what is counted in a run that has no steps.
+# Keys of ``recorded_work``, which counts records in a run without steps, by (category, name).
 _WORK = {
     ("dataloader", "iter"): "loader_iterators",
     ("dataloader", "fetch"): "batches",
@@ -142,9 +143,9 @@ _WORK = {
 
 
 def _recorded_work(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """``recorded_work`` of a summary: how many batches, model calls, backward passes and optimizer
-    steps were recorded, in all processes and threads, and how long they took; None if there was
-    nothing of it."""
+    """Return ``recorded_work`` of a summary: the number and the total time of recorded batches,
+    model calls, backward passes and optimizer steps, in all processes and threads. None if there
+    were none."""
     work: dict[str, dict[str, Any]] = {name: {"n": 0, "total_s": 0.0} for name in _WORK.values()}
     for run in runs:
         spans = records(run)
@@ -170,17 +171,19 @@ def wall_of(
     ranks: Sequence[Rank],
     imported_s: float = 0.0,
 ) -> dict[str, Any] | None:
-    """``wall`` of a summary: that of the first rank, and of all processes that train for
-    themselves, on the clock of the script's own.
+    """Return ``wall`` of a summary: the parts of the run's wall time, for the first rank and all
+    processes that train outside of a group, on the clock of the script's own process.
 
     Args:
-        duration_s: Of the run.
-        imported_s: What the script's own process spent on imports, where another one that it has
-            started trains and the manifest does not say it.
+        manifest: The manifest of the run.
+        duration_s: The duration of the run.
+        ranks: The ranks of the run.
+        imported_s: The time that the script's own process spent on imports. It is used if another
+            process trains and the manifest does not have that time.
 
     Returns:
-        None if it is not known when the run began. ``waits``: the script's own process neither
-        trains nor evaluates.
+        ``wall``, with ``waits`` if the script's own process neither trains nor evaluates. None if
+        the start of the run is not known.
     """
     moments = Moments(manifest)
     if moments.begun is None or moments.script is None or not duration_s:
@@ -197,7 +200,7 @@ def wall_of(
     starts_ns.append(moments.begun)
     script = manifest.get("host"), manifest.get("pid")
     waits = bool(first.processes) and script not in first.processes
-    if waits:  # for what it has started: what comes behind the last step is the end of that
+    if waits:  # for its child processes; after the last step, they exit
         step_ends_ns = [int(table.end_ns.max()) for table in steps.tables if len(table)]
         script_end_ns = min(script_end_ns, max(step_ends_ns))
     parts_ns = _parts_ns(steps)
@@ -222,8 +225,8 @@ def wall_of(
 
 
 def _first_on_the_clock(manifest: Mapping[str, Any], ranks: Sequence[Rank]) -> Rank | None:
-    """The first rank of a run's own host together with all processes that train for themselves;
-    None if that host has none."""
+    """Return the first rank on the host of the run's main process, joined with all processes that
+    train outside of a group; None if that host has no rank."""
     first = next((rank for rank in ranks if rank.host == manifest.get("host", rank.host)), None)
     standalone = [rank for rank in ranks if rank.alone]
     if first is None or not standalone:
@@ -231,8 +234,7 @@ def _first_on_the_clock(manifest: Mapping[str, Any], ranks: Sequence[Rank]) -> R
     return on_the_clock(standalone if first.alone else [first, *standalone])
 
 
-# What a job that was restarted spent its time on, from the beginning of its first attempt to the
-# end of its last.
+# The parts of a restarted job's time, from the start of its first attempt to the end of its last.
 GOODPUT = (
     "training",
     "wait",
@@ -248,13 +250,13 @@ GOODPUT = (
 
 
 class Attempt(NamedTuple):
-    """One attempt of a job: its first rank, in nanoseconds of the host's clock."""
+    """One attempt of a restarted job; times of its first rank, in nanoseconds of the host's
+    clock."""
 
     begin_ns: int
-    # when the last of it was recorded or it was last seen to hang, or, of the last attempt, when it
-    # was over
+    # time of the last record, or of the last sign of a hang; for the last attempt, its end
     end_ns: int
-    # (start, end) of checkpoints that were written, by any rank
+    # (start, end) of checkpoints that any rank wrote
     checkpoints_ns: Sequence[tuple[int, int]]
     # (start, end) of checkpoints that the first rank wrote or read, ascending
     own_checkpoints_ns: Sequence[tuple[int, int]]
@@ -302,15 +304,16 @@ def _goodput(run: Run, ranks: Sequence[Rank], summary: Mapping[str, Any]) -> dic
 def goodput_of(
     attempts: Sequence[Attempt], steps: Steps, hung: Sequence[tuple[int, int]] = ()
 ) -> dict[str, Any]:
-    """``goodput`` of a summary: what all attempts of a job spent their time on. Parts are
-    exclusive, and sum to ``total_s``.
+    """Return ``goodput`` of a summary: the time of all attempts of a job in parts, which do not
+    overlap and add up to ``total_s``.
+
+    The time of a failed attempt after its last checkpoint is lost, except the time of hangs. If it
+    wrote no checkpoint, the time after the start of its first step is lost.
 
     Args:
-        steps: Of the first rank, in all attempts.
-        hung: (start, end) of what was found to be a hang.
-
-    What a failed attempt did since its last checkpoint, or since its first step where it wrote
-    none, is lost, unless the job hung.
+        attempts: The attempts, in order of time.
+        steps: The steps of the first rank, in all attempts.
+        hung: (start, end) of the hangs that were found.
     """
     hangs: list[tuple[int, int]] = []
     for start_ns, end_ns in sorted(hung):
@@ -357,11 +360,13 @@ def _attempt_times(
     tables: Sequence[Table],
     hangs: Sequence[tuple[int, int]],
 ) -> tuple[dict[str, int], int]:
-    """The time of an attempt by parts of the goodput, and how many steps of training are not lost.
+    """Return the time of an attempt in each part of the goodput, and the number of its training
+    steps that are not lost.
 
     Args:
-        following: The next attempt; None for the last one, which loses nothing.
-        tables: The steps of training and evaluation that began in it.
+        attempt: The attempt.
+        following: The next attempt; None for the last attempt, which loses nothing.
+        tables: The training steps and the evaluation steps that began in the attempt.
         hangs: (start, end) of all hangs, ascending.
     """
 
@@ -408,10 +413,16 @@ def _attempt_times(
 
 
 def _saved_steps(table: Table, checkpoint_ns: int, saved_ns: int) -> Table:
-    """The steps that a checkpoint holds.
+    """Return the steps whose results a checkpoint contains.
 
-    A step around it is lost where it works after it: without a loader steps begin behind the
-    optimizer's.
+    A step that lasts from before the checkpoint to after it is lost if more of its time is after
+    the checkpoint. Such steps occur without a loader, where a step starts at the end of the last
+    optimizer step.
+
+    Args:
+        table: The steps.
+        checkpoint_ns: The start of the checkpoint.
+        saved_ns: The end of the checkpoint.
     """
     after_ns = table.start_ns + table.time_ns - saved_ns
     before_ns = np.maximum(checkpoint_ns - table.start_ns, 0)
@@ -419,8 +430,8 @@ def _saved_steps(table: Table, checkpoint_ns: int, saved_ns: int) -> Table:
 
 
 def _hang_end(steps: Steps, start_ns: int, end_ns: int) -> int:
-    """The end of a hang, which is noticed a little later: in a step it is no longer than what took
-    longest in it."""
+    """Return the corrected end of a hang, which is noticed a little late: a hang within a step is
+    no longer than the longest phase of that step."""
     for table in steps.tables:
         for row in np.flatnonzero(_is_in_step(table, start_ns)):
             longest_ns = int(table.own_ns[row].max())
@@ -434,8 +445,8 @@ def _is_in_step(table: Table, instant_ns: int) -> Array:
 
 
 def _without_hangs(table: Table, hangs: Sequence[tuple[int, int]]) -> Table:
-    """Steps without the time in which the job hung: it is in what took longest of a step, for
-    nothing else went on."""
+    """Return the steps without the time of hangs, which is subtracted from the longest phase of a
+    step: that phase was in progress during the hang."""
     # copies, in 64 bits: a hang may be longer than 32 bits can hold
     own_ns, time_ns = table.own_ns.astype(np.int64), table.time_ns.astype(np.int64)
     for start_ns, end_ns in hangs:
@@ -446,8 +457,8 @@ def _without_hangs(table: Table, hangs: Sequence[tuple[int, int]]) -> Table:
 
 
 def _restarting_ns(steps: Steps, begins_ns: Sequence[int]) -> int:
-    """From the last step before each further attempt of a job, or the beginning of the attempt
-    before, to its beginning."""
+    """Return the total time of a job's restarts: for each attempt but the first, the time from the
+    end of the last step before it, or from the start of the attempt before it, to its start."""
     start_ns = np.concatenate([table.start_ns for table in steps.tables])
     end_ns = np.concatenate([table.end_ns for table in steps.tables])
     restarting_ns = 0
@@ -460,8 +471,8 @@ def _restarting_ns(steps: Steps, begins_ns: Sequence[int]) -> int:
 
 
 def _parts_ns(steps: Steps) -> dict[str, int]:
-    """Training and evaluation without what is a part of its own, and those parts, wherever they
-    lie."""
+    """Return the time of training and of evaluation without the phases in ``ASIDE``, and the time
+    of each of these phases and of ``WORKERS``, in steps and elsewhere."""
     parts_ns = {}
     for name, table in zip(("training", "evaluation"), steps.tables, strict=True):
         aside_ns = table.own_ns[:, list(ASIDE.values())]
@@ -489,11 +500,13 @@ _STEPS_FAILED = {
 def step_figures(
     ranks: Sequence[Rank], summary: Mapping[str, Any], begun_ns: int | None = None
 ) -> dict[str, Any]:
-    """``steps``, ``rates``, ``evaluation``, ``ranks`` of a summary; rates given by hand (eval_rate)
-    are kept.
+    """Return ``steps``, ``rates``, ``evaluation`` and ``ranks`` of a summary. Rates that the script
+    gave itself (eval_rate) are kept.
 
     Args:
-        begun_ns: When the run began, on the clock of its host.
+        ranks: The ranks of the run.
+        summary: The summary so far.
+        begun_ns: The start of the run, on the clock of its host; None if it is not known.
     """
     document = figures(ranks)
     for row in document["steps"].get("uncounted", ()):
@@ -512,8 +525,8 @@ def step_figures(
 
 
 def _world_size(runs: Sequence[Run], summary: Mapping[str, Any]) -> int:
-    """How many ranks there were: as launchers said when the run began, or as the program's
-    processes learnt later."""
+    """Return the number of ranks: the largest that the launcher set at the start of the run, or
+    that a process of the program learnt later."""
     sizes = [process.world_size for run in runs for process in run.processes()]
     return max(summary.get("world_size") or 1, *sizes, 1)
 
@@ -536,15 +549,17 @@ def not_recorded(
     world_size: int,
     forked: Collection[tuple[str, int]],
 ) -> Iterator[str]:
-    """What is not known of processes that the program started itself and that trained: a line each,
-    with what to type.
+    """Yield warnings about data that is not recorded of training processes that the program started
+    itself, each with the command that records it.
 
-    Of a run whose ranks no launcher started outside of it.
+    Yields nothing if a launcher started the ranks of the run.
 
     Args:
-        world_size: How many ranks there were, as its processes were told.
-        forked: (host, pid) of the processes that were forked: they are looked at as the one that
-            forked them was.
+        manifest: The manifest of the run.
+        ranks: The ranks of the run.
+        world_size: The number of ranks that the processes know of.
+        forked: (host, pid) of processes that were forked, which are recorded as completely as the
+            process that forked them.
     """
     if manifest.get("world_size", 1) > 1:
         return
@@ -574,8 +589,8 @@ def _facts(ranks: Sequence[Rank]) -> Mapping[str, Any]:
 def _part(
     instrument: Instrument, runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """What an instrument adds to the summary; nothing where it has recorded nothing, or what the
-    run itself wrote stands."""
+    """Return the part that an instrument adds to the summary; empty if the instrument has recorded
+    nothing, or if the part stays as the run itself wrote it."""
     kinds = instrument.summarised_from
     if kinds and not any(_has(run, kind) for run in runs for kind in kinds):
         return {}
@@ -584,8 +599,8 @@ def _part(
 
 
 def _of_rank(runs: Sequence[Run], summary: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """A summary in which what a verdict rests on is of one rank alone, where instruments can tell
-    it apart."""
+    """Return the summary with parts replaced by those of one rank alone, for all instruments that
+    can compute their part for one rank. The verdict on that rank uses it."""
     figures_of_rank = {}
     for instrument in installed_instruments():
         part = next(iter(instrument.parts), "")
@@ -595,14 +610,16 @@ def _of_rank(runs: Sequence[Run], summary: Mapping[str, Any], rank: int) -> dict
 
 
 def _has(run: Run, kind: str) -> bool:
-    """Whether a run has records of a kind, or a folder."""
+    """True if a run has records of a kind. A ``kind`` that ends in a slash is a folder instead:
+    True if it exists."""
     if kind.endswith("/"):
         return os.path.isdir(os.path.join(run.path, kind))
     return bool(run.recorded(kind))
 
 
 def _initial_summary(run: Run, failures: PartFailures) -> dict[str, Any]:
-    """What the run wrote of itself, or what is known of it without."""
+    """Return the summary that the run wrote, with missing keys filled in from the manifest and the
+    records."""
     manifest, document = run.manifest, _written_summary(run)
     summary = {
         "schema": SCHEMA,
@@ -624,8 +641,8 @@ def _initial_summary(run: Run, failures: PartFailures) -> dict[str, Any]:
 
 
 def _written_summary(run: Run) -> Mapping[str, Any] | None:
-    """The summary that the run wrote; None, with a warning, where it is like none that this voirkit
-    writes."""
+    """Return the summary that the run wrote. None if there is none; None with a warning if its
+    schema or the types of its parts are not those of this voirkit."""
     document = run.summary
     if document is None:
         return None
@@ -658,7 +675,7 @@ def _ended(manifest: Mapping[str, Any]) -> str:
 
 
 def _duration(run: Run) -> float | None:
-    """From the start of the run to the end of the last thing that was recorded; seconds."""
+    """Return the seconds from the start of the run to the end of its last record."""
     manifest = run.manifest
     begin_ns = Moments(manifest).begun
     ends_ns = [
@@ -670,8 +687,8 @@ def _duration(run: Run) -> float | None:
 
 
 def _dropped(runs: Sequence[Run]) -> dict[str, int]:
-    """Of the records of all processes; what a run's own process drops besides (log lines, values of
-    probes) it says itself."""
+    """Return the number of dropped records of all processes, by name. Other dropped data (log
+    lines, values of probes) is reported by the run's own process."""
     dropped: Counter[str] = Counter()
     for run in runs:
         for process in run.processes():
@@ -680,8 +697,8 @@ def _dropped(runs: Sequence[Run]) -> dict[str, int]:
 
 
 def check_stream(run: Run) -> None:
-    """Look whether the log stream can be read; what cannot is said in the run's warnings, with file
-    and line."""
+    """Check that the log stream can be read. Lines and files that cannot be read are reported in
+    the run's warnings, with file and line."""
     folder = os.path.join(run.path, "stream")
     try:
         names = sorted(os.listdir(folder)) if os.path.lexists(folder) else []
@@ -694,7 +711,7 @@ def check_stream(run: Run) -> None:
         try:
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
                 for number, line in enumerate(file, 1):
-                    # the last line of a run that was killed may be torn
+                    # the last line of a killed run may be incomplete
                     if not _is_object(line) and line.endswith("\n"):
                         run.warnings.append(
                             f"stream/{name}:{number}: this line is no JSON object; it is left out."

@@ -1,7 +1,7 @@
-"""Figures of a training's records that point to common causes, as a dictionary that JSON can hold.
+"""Symptoms of common causes in a training's records, as figures in a dictionary that JSON can hold.
 Rules of instruments judge them.
 
-An entry is there only where there is something to judge.
+A symptom whose figure is empty or zero has no entry.
 """
 
 from __future__ import annotations
@@ -23,28 +23,29 @@ if TYPE_CHECKING:
     from voirkit.analysis.phases import Records
 
 _NS = 1e-9
-FEW_STEPS = 50  # under which nothing is said of how steps change
+FEW_STEPS = 50  # minimum number of steps to judge whether steps get slower
 _FIFTHS = 5
-_LITTLE_BELOW = 0.9  # of the value before
+_LITTLE_BELOW = 0.9  # a value that ``rises`` accepts is at least this share of the one before
 _FULL = 2  # the generation of a garbage collection that looks at all objects
 
 
 def symptoms_of(
     records: Records, rows: Array, meaning: Array, timeline: Timeline, steps: Steps
 ) -> dict[str, Any]:
-    """The figures of one training.
+    """Return the symptoms of one training.
 
     Args:
-        records: Of all ranks.
-        rows: Indices of those of the thread that trains, shape (n,), ascending by start.
-        meaning: What each record counts for.
-        timeline: Its spans.
-        steps: Its steps.
+        records: The phases of all ranks.
+        rows: Indices of the records of the thread that trains, shape (n,), ascending by start.
+        meaning: The phase of each record.
+        timeline: The spans of that thread.
+        steps: The steps of that thread.
 
     Returns:
         ``evaluation_graphs``, ``evaluation_mode``, ``evaluated_in_training``, ``iterators``,
-        ``first_batches_s``, ``single_samples``, ``slower``, ``collections``: see the function that
-        makes each. Empty where nothing is to be said.
+        ``first_batches_s``, ``slower``, ``collections``: each is described at the function that
+        makes it. ``single_samples``: the number of evaluated batches of one sample. Empty without
+        symptoms.
     """
     calls = _ModelCalls(records, rows, steps)
     batches = _training_batches(timeline, steps)
@@ -68,13 +69,15 @@ def symptoms_of(
 
 
 class _ModelCalls:
-    """Outermost module calls; arrays of shape (n,), ascending.
+    """Outermost module calls; arrays of shape (n,), ascending by start.
 
     Attributes:
         training: True if the module was in training mode.
-        grad: True if it built a graph: gradients were on, and it has parameters to train.
-        modal: True if it was in training mode and has layers that work otherwise in it.
-        module: The class, as an index into all arguments: the first with its name.
+        grad: True if the call built an autograd graph: gradients were on, and the module has
+            parameters to train.
+        modal: True if the module was in training mode and has layers for which the mode matters.
+        module: Class of the module, as the index of the first entry of ``records.arguments`` with
+            that class name.
     """
 
     def __init__(self, records: Records, rows: Array, steps: Steps) -> None:
@@ -96,15 +99,18 @@ class _ModelCalls:
         self.module: Array = classes[args]
 
     def in_training(self, is_counted: Array) -> Array:
-        """The number of some calls that began in each step of training; shape (steps,)."""
+        """Return how many of the calls in ``is_counted`` began in each training step; shape
+        (steps,)."""
         return _counts(self._step, self._n_steps, is_counted)
 
     def in_evaluation(self, is_counted: Array) -> Array:
-        """The same of steps of evaluation."""
+        """Return how many of the calls in ``is_counted`` began in each evaluation step; shape
+        (steps,)."""
         return _counts(self._evaluation_step, self._n_evaluation_steps, is_counted)
 
     def trained(self) -> Array:
-        """The classes of modules that are called with gradients, in training mode, in steps."""
+        """Return the classes of the modules that training steps call in training mode, with
+        gradients."""
         is_trained = (self._step != NONE) & self.grad & self.training
         return np.unique(self.module[is_trained])
 
@@ -119,9 +125,12 @@ def _flag(records: Records, key: str, otherwise: bool) -> Array:
 
 
 def _held_out(timeline: Timeline, steps: Steps) -> Array:
-    """True for evaluated batches that come of a loader that training does not read, and are over
-    before anything is trained on again: training asks for a batch before the next backward pass;
-    shape (steps,)."""
+    """True for each evaluated batch that is held out; shape (evaluation steps,).
+
+    A batch is held out if it comes from a loader that training does not read, and has no backward
+    pass. Its evaluation must also end before training continues: training requests a batch before
+    the next backward pass.
+    """
     evaluation = steps.evaluation
     end_ns = evaluation.end_ns
     fetches = [request for request in timeline.requests if request.kind is Kind.FETCH]
@@ -141,9 +150,12 @@ def _held_out(timeline: Timeline, steps: Steps) -> Array:
 
 
 def _evaluation_graphs(calls: _ModelCalls, steps: Steps, held_out: Array) -> dict[str, int]:
-    """``batches``: how many of the evaluated ``batches_of`` built graphs that no backward pass
-    used; in training mode only those that are held out, of models that are trained: a policy that
-    acts is trained on what it did."""
+    """Return ``batches``, the number of evaluated batches that built an autograd graph which no
+    backward pass used, and ``batches_of``, the number of all evaluated batches.
+
+    If the model is in training mode, only held-out batches of trained models count: a policy may
+    act in training mode because it is trained on its actions later.
+    """
     evaluation = steps.evaluation
     trained = np.isin(calls.module, calls.trained())
     in_evaluation_mode = calls.in_evaluation(calls.grad & ~calls.training) > 0
@@ -158,10 +170,13 @@ def _evaluation_graphs(calls: _ModelCalls, steps: Steps, held_out: Array) -> dic
 def _evaluated_in_training(
     calls: _ModelCalls, timeline: Timeline, held_out: Array
 ) -> dict[str, int]:
-    """``batches``: how many of the held-out batches, ``batches_of``, a model was called on, once
-    each, in training mode that is trained and has layers for which that matters. Empty where there
-    are none, and where any module was put into evaluation mode: then it is on purpose, or inner
-    modules are."""
+    """Return ``batches``, the number of held-out batches that were evaluated in training mode, and
+    ``batches_of``, the number of all held-out batches.
+
+    Only batches count that are evaluated by one call of a trained model with layers for which the
+    mode matters. Empty if no batch counts. Empty too if the script put any module into evaluation
+    mode: then training mode is on purpose, or inner modules are in evaluation mode.
+    """
     if not all(training for _, training in timeline.modes):
         return {}
     forgets = calls.modal & np.isin(calls.module, calls.trained())
@@ -170,15 +185,19 @@ def _evaluated_in_training(
 
 
 def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
-    """Of a training that stays in evaluation mode after evaluations, to its end or to the next
-    ``train()``: the ``first_step`` in that mode, how many are (``steps_in_eval``), of all
-    ``steps``. Empty where a step changes to that mode without an evaluation: that is on purpose."""
+    """Return figures of a training that stays in evaluation mode after an evaluation, to its end
+    or to the next ``train()``.
+
+    The figures: ``first_step``, the first step in evaluation mode; ``steps_in_eval``, the number of
+    steps in evaluation mode; ``steps``, the number of all steps. Empty if training enters
+    evaluation mode without an evaluation: that is on purpose.
+    """
     train = steps.train
     if not len(train) or not len(steps.evaluation):
         return {}
     in_training = calls.in_training(calls.grad & calls.training) > 0
     in_evaluation = (calls.in_training(calls.grad & ~calls.training) > 0) & ~in_training
-    # steps after one in training mode
+    # steps in evaluation mode whose previous step was in training mode
     changes = np.flatnonzero(in_training[:-1] & in_evaluation[1:]) + 1
     if not len(changes):
         return {}
@@ -193,7 +212,7 @@ def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
 
 
 def _training_batches(timeline: Timeline, steps: Steps) -> list[Request]:
-    """The requests for batches that lie in steps of training, ascending."""
+    """Return the requests for batches that begin in training steps, ascending by start."""
     fetches = [request for request in timeline.requests if request.kind is Kind.FETCH]
     fetched_ns = np.array([request.start_ns for request in fetches], dtype=np.int64)
     steps_of_fetches = steps.training_steps_at(fetched_ns).tolist()
@@ -203,8 +222,9 @@ def _training_batches(timeline: Timeline, steps: Steps) -> list[Request]:
 
 
 def _iterators(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]:
-    """Iterators that gave training one batch each: ``single`` of ``iterators``; ``again_s``: what
-    making them took but for the first."""
+    """Return figures of iterators that gave training only one batch: ``single``, their number;
+    ``iterators``, the number of all iterators; ``again_s``, the time to make all single ones but
+    the first. Empty if fewer than two iterators gave only one batch."""
     batches = Counter(request.episode for request in fetches)
     single = {episode for episode, n in batches.items() if n == 1}
     if len(single) < 2:
@@ -218,9 +238,13 @@ def _iterators(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]
 
 
 def _first_batches(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]:
-    """Of the loops that trained: medians of how long the iterator and the ``first`` batch of each
-    were waited for and a ``later`` one, and ``again``, what the first ones took longer in all;
-    seconds."""
+    """Return the data loader waits of the training loops, in seconds.
+
+    The figures: ``loops``, the number of loops; ``first``, the median wait for the iterator and the
+    first batch of a loop; ``later``, the median wait for a later batch; ``again``, the time by
+    which the first waits exceed ``later``, summed over the loops. Empty if there are fewer than two
+    loops or no later batches.
+    """
     waits: dict[int, list[int]] = {}
     for request in fetches:
         waits.setdefault(request.episode, []).append(request.end_ns - request.start_ns)
@@ -242,8 +266,11 @@ def _first_batches(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, 
 
 
 def _slowdown(train: Table) -> dict[str, Any]:
-    """Of steps that get slower from fifth to fifth of a run: their medians, ``fifths_s``; the
-    ``phase`` that grows most, and its medians, ``phase_fifths_s``. Empty for others."""
+    """Return figures of a run whose steps get slower from each fifth of the run to the next.
+
+    The figures: ``fifths_s``, the median step of each fifth; ``phase``, the phase that grows most;
+    ``phase_fifths_s``, the medians of that phase. Empty if the steps do not get slower.
+    """
     if len(train) < FEW_STEPS:
         return {}
     fifths_s = _medians_s(train.time_ns)
@@ -255,9 +282,13 @@ def _slowdown(train: Table) -> dict[str, Any]:
 
 
 def _collections(records: Records, rows: Array, meaning: Array, train: Table) -> dict[str, Any]:
-    """Pauses for garbage collections of the process that trains, in all of its threads, but for
-    those in imports and compilations: ``n`` that took ``total_s``; of them since the first step,
-    ``later_s``, and how many were of all generations, ``full``; empty where there were none."""
+    """Return figures of the garbage collections in all threads of the training process, except
+    those during imports and compilations.
+
+    The figures: ``n``, the number of collections; ``total_s``, their time; ``later_s``, the time
+    of those since the first step; ``full``, the number of full collections since the first step.
+    Empty without collections.
+    """
     is_own = np.zeros(len(meaning), bool)
     if len(rows):
         is_own = records.process == records.process[rows[0]]
@@ -291,8 +322,8 @@ def _medians_s(time_ns: Array) -> list[float]:
 
 
 def rises(values: Sequence[float]) -> bool:
-    """True if each value is above the one before, but for one that may lie a little below: another
-    program released the processors."""
+    """True if each value is above the previous value. One value may lie a little below the previous
+    one: another program may have released the CPUs just then."""
     falls = [(earlier, later) for earlier, later in pairwise(values) if later <= earlier]
     return len(falls) <= 1 and all(later >= _LITTLE_BELOW * earlier for earlier, later in falls)
 
@@ -300,8 +331,8 @@ def rises(values: Sequence[float]) -> bool:
 def read_marks(
     records: Records,
 ) -> Iterator[tuple[str, int, int, Mapping[str, Any], tuple[int, str, int]]]:
-    """Moments that were recorded, ascending by time: name, when (nanoseconds), value, arguments,
-    and (rank, host, pid) of the process."""
+    """Yield the recorded marks (instants), ascending by time: name, time in nanoseconds, value,
+    arguments, and the process as (rank, host, pid)."""
     for i in np.argsort(records.start_ns, kind="stable").tolist():
         _, name = records.names[records.name[i]]
         arguments = records.arguments[records.args[i]]

@@ -1,8 +1,8 @@
-"""Which threads of a process train, and which of them take turns: those are one training, as if a
-single thread had done it all.
+"""Threads of a process that train, grouped by training: threads that take turns are one training,
+as if a single thread had done all of its work.
 
-An epoch in a thread of its own, or steps that an event loop hands to a pool, take turns. Trials
-that run at once do not: each is one.
+Threads take turns if, for example, each epoch runs in a thread of its own, or an event loop hands
+its steps to a thread pool. Trials that run at the same time do not: each trial is one training.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array, begins_inside
 
-# Threads with optimizers of their own take turns if each does so many pieces of work at the mean
-# before the other goes on.
+# Two threads with different optimizers take turns if a turn has at least this many pieces of work
+# (model calls, backward passes, optimizer steps) on average.
 _LEAST_IN_TURN = 6
 
 
 @dataclass(frozen=True)
 class ThreadActivity:
-    """What one thread did; the arrays are ascending."""
+    """Activity of one thread; the arrays are ascending."""
 
     tid: int
-    # when its work, and its requests for batches, began and ended; one after the other
+    # starts and ends of its work and its requests for batches; these spans do not overlap
     busy: tuple[Array, Array]
-    # the same of its work alone: model calls, backward passes, optimizer steps
+    # starts and ends of its work alone: model calls, backward passes, optimizer steps
     work: tuple[Array, Array]
-    updates: int  # how many steps optimizers made
+    updates: int  # number of optimizer steps
     backward_passes: int
     forward_calls: int
-    optimizers: frozenset[int]  # which optimizers stepped
-    fetches: int  # how many batches it asked loaders for
-    reads_queue: bool  # whether it got batches from a queue, which another thread filled
+    optimizers: frozenset[int]  # the optimizers that made these steps
+    fetches: int  # number of batches that the thread requested from loaders
+    reads_queue: bool  # True if it got batches from a queue that another thread filled
 
     @property
     def weight(self) -> tuple[int, int, int]:
-        """What tells which of several threads trains: that with most optimizer steps, or else
-        backward passes, or model calls."""
+        """Sort key by which the greatest of several threads is the one that trains: the thread with
+        the most optimizer steps; of equals, with the most backward passes, then model calls."""
         return self.updates, self.backward_passes, self.forward_calls
 
 
 def outermost(start_ns: Array, end_ns: Array) -> tuple[Array, Array]:
-    """When those of some spans that lie in no other began and ended; they are given ascending by
-    start, outer before inner."""
+    """Return the starts and ends of the spans that lie in no other span. The given spans are
+    ascending by start, outer before inner."""
     is_outer = ~begins_inside(start_ns, end_ns)
     return start_ns[is_outer], end_ns[is_outer]
 
@@ -67,11 +67,12 @@ class _Group:
         self._optimizers |= thread.optimizers
 
     def is_busy_beside(self, thread: ThreadActivity) -> bool:
-        """Whether a thread works, or reads batches, while these do."""
+        """True if a thread works or requests batches at the same time as a thread of the group."""
         return _overlap(self._busy, thread.busy)
 
     def takes_turns_with(self, thread: ThreadActivity) -> bool:
-        """Whether a thread that works takes turns with these."""
+        """True if a thread that works takes turns with the threads of the group, and so belongs to
+        the same training."""
         if self.is_busy_beside(thread):
             return False
         if not thread.updates or thread.optimizers & self._optimizers:
@@ -82,11 +83,11 @@ class _Group:
 
 
 def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActivity]]:
-    """The threads of each training, the one that does most first; a training that steps most comes
-    first.
+    """Return the threads of each training, the thread that does most first; the training with the
+    most optimizer steps comes first.
 
-    Threads that only call models, while others train, are left out where they do so at the same
-    time; those that only read batches for others, too.
+    Two kinds of threads are left out: those that only call models, at the same time as other
+    threads train; and those that only read batches for other threads.
     """
     by_weight = sorted(threads, key=lambda thread: thread.weight, reverse=True)
     waiting = [thread for thread in by_weight if any(thread.weight)]
@@ -97,8 +98,8 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
         if groups and not (leader.updates or leader.backward_passes):
             break
         group = _Group(leader)
-        # One that joins may bring another along: whose optimizer it shares, or whose batches it
-        # trains on.
+        # A thread that joins may make another one join: a thread with the same optimizer, or the
+        # thread that reads its batches.
         while joining := [thread for thread in waiting if group.takes_turns_with(thread)]:
             group.add(joining[0])
             waiting.remove(joining[0])
@@ -111,8 +112,8 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
 
 
 def _feeds(reader: ThreadActivity, trainer: ThreadActivity) -> bool:
-    """Whether a thread asks loaders for a batch before each step of another, which asks for none
-    itself."""
+    """True if thread ``reader`` requests a batch before each optimizer step of thread ``trainer``,
+    which requests no batches itself."""
     if not reader.fetches or trainer.fetches or trainer.reads_queue:
         return False
     batch_of_work = np.searchsorted(reader.busy[0], trainer.work[0])
@@ -120,8 +121,8 @@ def _feeds(reader: ThreadActivity, trainer: ThreadActivity) -> bool:
 
 
 def _switches_seldom(first: ThreadActivity, second: ThreadActivity) -> bool:
-    """Whether two threads with optimizers of their own work one after the other, or, if one reads
-    no loader itself, in turns that last."""
+    """True if two threads with different optimizers work one after the other. If one of them
+    requests no batches, also true if they take turns of ``_LEAST_IN_TURN`` pieces of work."""
     starts_ns = np.concatenate((first.work[0], second.work[0]))
     is_of_second = np.arange(len(starts_ns)) >= len(first.work[0])
     in_order = is_of_second[np.argsort(starts_ns, kind="stable")]
@@ -131,8 +132,10 @@ def _switches_seldom(first: ThreadActivity, second: ThreadActivity) -> bool:
 
 
 def _overlap(first: tuple[Array, Array], second: tuple[Array, Array]) -> bool:
-    """Whether any of some spans overlaps with any of others; each lie one after the other."""
-    following = np.searchsorted(second[1], first[0], side="right")  # the first that ends later
+    """True if a span of one set overlaps a span of the other; the spans within a set are ascending
+    and do not overlap."""
+    # for each span of ``first``: the first span of ``second`` that ends after it begins
+    following = np.searchsorted(second[1], first[0], side="right")
     begins_ns = np.append(second[0], np.iinfo(np.int64).max)[following]
     return bool((begins_ns < first[1]).any())
 
@@ -140,15 +143,15 @@ def _overlap(first: tuple[Array, Array], second: tuple[Array, Array]) -> bool:
 def activities(
     tids: Array, start_ns: Array, end_ns: Array, is_kind: Mapping[str, Array], optimizer: Array
 ) -> list[ThreadActivity]:
-    """What each thread of a process did.
+    """Return the activity of each thread of a process.
 
     Args:
         tids: The thread of each span; shape (n,).
-        start_ns: When each began, ascending, outer before inner; same shape.
-        end_ns: When it ended.
+        start_ns: When each span began, ascending, outer before inner; same shape.
+        end_ns: When each span ended.
         is_kind: For ``forward``, ``backward``, ``optimizer``, ``request``, ``fetch`` and ``queue``,
-            which spans are of that kind.
-        optimizer: Of a step of an optimizer, which one.
+            True for each span of that kind.
+        optimizer: The optimizer of each span that is an optimizer step; same shape.
     """
     is_work = is_kind["forward"] | is_kind["backward"] | is_kind["optimizer"]
     is_busy = is_work | is_kind["request"]

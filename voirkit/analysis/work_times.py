@@ -1,4 +1,5 @@
-"""Requests for batches and work between two times, by the loops in which they lie."""
+"""Lookup of batch requests and training work (model calls, backward passes, optimizer steps) by
+time and by the loop in which they lie."""
 
 from __future__ import annotations
 
@@ -24,10 +25,10 @@ NEVER = int(np.iinfo(np.int64).max)
 
 @dataclass
 class BatchRequests:
-    """The requests to one iterator: indices of those for batches, and of the one that ends it."""
+    """The requests to one iterator, as indices into a list of requests."""
 
-    fetches: list[int]
-    closing: int | None = None  # that found nothing, or let it go
+    fetches: list[int]  # the requests that returned a batch
+    closing: int | None = None  # the last request: it found no batch, or released the iterator
 
 
 def batches_by_episode(requests: Sequence[Request]) -> dict[int, BatchRequests]:
@@ -41,7 +42,8 @@ def batches_by_episode(requests: Sequence[Request]) -> dict[int, BatchRequests]:
 
 
 def turns_by_episode(segmentation: Segmentation) -> dict[int, list[int]]:
-    """By iterator, its turns in which batches were requested, ascending."""
+    """Return the turns of each iterator (see ``segmentation``) in which batches were requested, as
+    ascending indices."""
     turns: dict[int, list[int]] = {}
     for i, turn in enumerate(segmentation.turns):
         if turn.requests:
@@ -50,20 +52,22 @@ def turns_by_episode(segmentation: Segmentation) -> dict[int, list[int]]:
 
 
 def any_between(times_ns: Sequence[int], begin_ns: int, end_ns: int) -> bool:
-    """True if one of some ascending times lies between two, the first included."""
+    """True if any of the ascending ``times_ns`` is at or after ``begin_ns`` and before
+    ``end_ns``."""
     first = bisect_left(times_ns, begin_ns)
     return first < len(times_ns) and times_ns[first] < end_ns
 
 
 def first_from(times_ns: Array, at_ns: Array) -> Array:
-    """The first of some ascending times that is not before each instant; ``NEVER`` where there is
-    none."""
+    """Return, for each instant in ``at_ns``, the first of the ascending ``times_ns`` that is not
+    before it; ``NEVER`` if all are before it."""
     first: Array = np.append(times_ns, NEVER)[np.searchsorted(times_ns, at_ns)]
     return first
 
 
 def time_of_spans_until(spans: tuple[Array, Array], at_ns: Array) -> Array:
-    """The time of spans that lie behind each other, until some instants; shape as ``at_ns``."""
+    """Return the total time of the spans before each instant in ``at_ns``; same shape. The spans
+    are ascending and do not overlap."""
     start_ns, end_ns = spans
     if not len(start_ns):
         return np.zeros(len(at_ns), np.int64)
@@ -75,14 +79,14 @@ def time_of_spans_until(spans: tuple[Array, Array], at_ns: Array) -> Array:
 
 
 def steps_often(optimizers: Work, begin_ns: int, end_ns: int) -> bool:
-    """True if an optimizer steps more than once between two times."""
+    """True if the same optimizer steps more than once between two times."""
     first, last = np.searchsorted(optimizers.start_ns, (begin_ns, end_ns)).tolist()
     steps: list[int] = optimizers.optimizer[first:last].tolist()
     return len(set(steps)) < len(steps)
 
 
 def updating_episodes(requests: Sequence[Request], optimizers_ns: Array) -> set[int]:
-    """The iterators in whose loops optimizers step."""
+    """Return the iterators whose loops contain optimizer steps."""
     segmentation = split_at_requests(requests)
     turn_of = segmentation.turns_at(optimizers_ns)
     episodes: set[int] = set(segmentation.episodes[turn_of[turn_of != OUTSIDE]].tolist())
@@ -90,7 +94,8 @@ def updating_episodes(requests: Sequence[Request], optimizers_ns: Array) -> set[
 
 
 def ends_of_work(work: Work, begin_ns: int, end_ns: int | None) -> Sequence[int]:
-    """When the work ended that began between two times."""
+    """Return the end times of the work that began between two times; without ``end_ns``, of all
+    work that began after ``begin_ns``."""
     first = int(np.searchsorted(work.start_ns, begin_ns))
     stop = len(work.start_ns) if end_ns is None else int(np.searchsorted(work.start_ns, end_ns))
     ends: list[int] = work.end_ns[first:stop].tolist()
@@ -98,7 +103,7 @@ def ends_of_work(work: Work, begin_ns: int, end_ns: int | None) -> Sequence[int]
 
 
 class BackwardPasses:
-    """The backward passes of a thread, by the loops in which they lie."""
+    """The backward passes of a thread, and the loop in which each one lies."""
 
     def __init__(self, requests: Sequence[Request], work: Work) -> None:
         backward = work.of(Work.BACKWARD)
@@ -108,12 +113,12 @@ class BackwardPasses:
 
     @cached_property
     def unit_ends_ns(self) -> list[int]:
-        """When what belongs to each pass was over: the steps of optimizers before the next model
+        """End of each backward pass and of the optimizer steps that follow it before the next model
         call or backward pass."""
         begins_ns = self._work.of(Work.FORWARD | Work.BACKWARD).start_ns
         optimizers = self._work.of(Work.OPTIMIZER)
         following_ns = first_from(begins_ns, self._backward.end_ns)
-        # the step before this one is the last of the unit
+        # first optimizer step after the unit; the step before it is the unit's last one
         next_step = np.searchsorted(optimizers.start_ns, following_ns)
         stepped_ns = np.concatenate(([0], optimizers.end_ns))[next_step]
         ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()
@@ -121,9 +126,11 @@ class BackwardPasses:
 
     @cached_property
     def _loops(self) -> list[int]:
-        """The iterator in whose loop each lies, of loops within each other the innermost. One in no
-        loop belongs to that of the last model call before it: losses are summed in a loop and
-        walked through after it."""
+        """Iterator of the innermost loop in which each backward pass lies.
+
+        A pass outside of all loops belongs to the loop of the last model call before it: a script
+        may sum losses in a loop and run one backward pass after the loop.
+        """
         segmentation = split_at_requests(self._requests)
         episodes = np.append(segmentation.episodes, OUTSIDE)
         loops = episodes[segmentation.turns_at(self._backward.start_ns)]
@@ -136,6 +143,7 @@ class BackwardPasses:
         return owners
 
     def between(self, episode: int, begin_ns: int, end_ns: int) -> list[int]:
-        """Those that begin between two times, in the loop of an iterator or in none."""
+        """Return the indices of the passes that begin between two times, and lie in the loop of an
+        iterator or in no loop."""
         between = range(bisect_left(self._start_ns, begin_ns), bisect_left(self._start_ns, end_ns))
         return [i for i in between if self._loops[i] in (episode, OUTSIDE)]

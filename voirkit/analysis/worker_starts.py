@@ -1,8 +1,8 @@
-"""Worker processes of loaders that are started and stopped again and again, and how much of that
-would be saved if they stayed.
+"""Restarts of data loader workers, and the time that would be saved if the workers were kept.
 
-The start is what making an iterator takes until its workers get their first indices, and what the
-first batch is waited for until they can load (their imports, ``worker_init_fn``).
+Starting workers takes time in two places: making an iterator takes longer, until its workers get
+their first indices; and the wait for the first batch is longer, until the workers can load (their
+imports, ``worker_init_fn``).
 """
 
 from __future__ import annotations
@@ -28,37 +28,38 @@ _NS = 1e-9
 
 @dataclass
 class _Episode:
-    """One iterator with workers: what it took to start them, to stop them, and its requests for
+    """One iterator with workers: the times to start and to stop its workers, and its requests for
     batches; nanoseconds."""
 
     workers: int
     start_ns: int = 0
     stop_ns: int = 0
-    # (start, end) of each, ascending
+    # (start, end) of each request, ascending
     fetches_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def first_waits_ns(self) -> int:
-        """The waits for the first batch of each worker."""
+        """Return the total wait for the first batch of each worker."""
         return sum(end - start for start, end in self.fetches_ns[: self.workers])
 
     def later_intervals_ns(self) -> list[int]:
-        """From each later batch to the next."""
+        """Return the intervals between the arrivals of all later batches."""
         ends = [end for _, end in self.fetches_ns[self.workers :]]
         return [end - before for before, end in pairwise(ends)]
 
 
 def restarts(records: Records, rows: Array, trained: Collection[int]) -> list[dict[str, Any]]:
-    """Loaders whose workers were started more than once.
+    """Return the loaders whose workers were started more than once.
 
     Args:
-        records: Of all ranks.
-        rows: Indices of those of one training, ascending by start.
+        records: The phases of all ranks.
+        rows: Indices of the records of one training, ascending by start.
         trained: The iterators that training used.
 
     Returns:
-        By loader, the one with most to save first: ``loader``, its number; ``workers``; ``starts``;
-        ``trains``, whether its batches were trained on; ``again_s``, what all starts but the first
-        and all stops but the last took; ``again_waited_s``, that without the stops.
+        One dictionary per loader, the largest ``again_s`` first. ``loader``: its number;
+        ``workers``: the number of workers; ``starts``: how often they were started; ``trains``:
+        True if its batches were trained on; ``again_s``: the time of all starts but the first and
+        all stops but the last; ``again_waited_s``: the same without the stops.
     """
     by_loader = _episodes(records, rows)
     episodes_of = _arguments(records, "episode")
@@ -84,11 +85,12 @@ def restarts(records: Records, rows: Array, trained: Collection[int]) -> list[di
 
 
 def _starts_again_ns(episodes: list[_Episode]) -> int:
-    """What all starts but the first took.
+    """Return the time of all starts but the first.
 
-    Of the waits for the first batches what workers that stay would need for them too is none of it.
-    Each of n workers loads every n-th batch: it takes no longer for one than n batches are apart
-    later on. Where there are no later ones nothing is known of these waits.
+    A start includes the waits for the first batches of its n workers, less the time that kept
+    workers would need to load these batches. Each worker loads every n-th batch, so loading one
+    batch takes at most n usual intervals between later batches. Without later batches this time is
+    unknown, and the waits count as 0.
     """
     intervals = [interval for episode in episodes for interval in episode.later_intervals_ns()]
     usual_ns = median(intervals) if intervals else NEVER
@@ -100,7 +102,8 @@ def _starts_again_ns(episodes: list[_Episode]) -> int:
 
 
 def _episodes(records: Records, rows: Array) -> dict[int, list[_Episode]]:
-    """Iterators with workers, in the order in which they were made, by number of their loader."""
+    """Return the iterators with workers by the number of their loader, in the order in which they
+    were made."""
     numbers = [i for i, name in enumerate(records.names) if name in (START, STOP, _FETCH)]
     by_loader: dict[int, list[_Episode]] = {}
     for i in rows[np.isin(records.name[rows], numbers)].tolist():

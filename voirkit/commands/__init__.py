@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from voirkit.errors import PLAIN
 
-# (function of its words that returns the exit code, imported only when it is called; its arguments;
-# what it does) by word
+# By subcommand: its function, which takes the words after it, returns the exit code and is imported
+# only when called; its arguments; its description.
 SUBCOMMANDS = {
     "init": (
         "voirkit.commands.probes:write_voirfile",
@@ -40,15 +40,15 @@ SUBCOMMANDS = {
 
 
 def function_of(word: str) -> str | None:
-    """Where the function of a subcommand is, as ``module:function`` or a module that has ``main``;
-    None of what is not a subcommand."""
+    """Return the function of a subcommand, as ``module:function`` or a module that has ``main``;
+    None if the word is not a subcommand."""
     if not word.isalpha():
         return None
     return SUBCOMMANDS[word][0] if word in SUBCOMMANDS else of_instruments().get(word)
 
 
 def of_instruments() -> dict[str, str]:
-    """The subcommands of instruments: a module by its word."""
+    """Return the subcommands that instruments add, each with its module."""
     from voirkit.plugins import installed_instruments
 
     return {
@@ -60,13 +60,13 @@ def of_instruments() -> dict[str, str]:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Around what a command prints: what the encoding lacks is replaced, and a reader that goes
-    away (``| head``) is not an error."""
+    """Context manager around a command's output: characters that the encoding of stdout lacks are
+    replaced, and a reader that closes the pipe (``| head``) is not an error."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors=PLAIN)
     try:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
-        # python writes what is left when it ends
+        # python flushes the rest of the output when it exits: discard it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

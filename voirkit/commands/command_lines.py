@@ -1,7 +1,7 @@
-"""Every command line that voirkit reads, as its own parser has it: what completion scripts, the man
-page and the reference are made of.
+"""All command lines of voirkit, as their parsers define them: the source of completion scripts, the
+man page and the reference.
 
-Reads no voirfile and runs nothing.
+This module reads no voirfile and runs no script.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from voirkit.options import BUILT_IN, PLUGIN, ExtendedArgumentParser
 from voirkit.runner import voirfiles
 from voirkit.runner.overseer import Overseer
 
-RUN = ""  # the word of the command line that runs a script
+RUN = ""  # stands for the command line that runs a script, which has no subcommand
 _OWN = "voirkit"  # the distribution whose instruments are voirkit's own
-# a metavar that is what may be typed: full|files|counts, timing
+# a metavar that lists the values that may be typed: ``full|files|counts``, ``timing``
 _LITERAL = re.compile(r"[a-z]+([|,][a-z]+)*")
 
 
 class DescribedOption(NamedTuple):
-    """An option as a user reads of it.
+    """An option as it is described to users.
 
     Attributes:
-        names: With their dashes.
-        help: What it does, with the values that argparse fills in.
-        value: What ``--help`` calls its value; empty if it takes none.
-        is_optional: Whether it may stand without the value, which is then attached with ``=``.
-        words: What may be typed as its value, where that is known.
-        group: The title of its group in ``--help``.
+        names: Its names, with their dashes.
+        help: Its help text, in which argparse has filled in the placeholders.
+        value: Name of its value in ``--help``; empty if it takes no value.
+        is_optional: True if the value may be left out; a value is then attached with ``=``.
+        words: The values that may be typed; empty if they are not known.
+        group: Title of its group in ``--help``.
     """
 
     names: tuple[str, ...]
@@ -47,8 +47,8 @@ class DescribedOption(NamedTuple):
 
     @property
     def path_kind(self) -> str:
-        """``"file"`` or ``"folder"`` where what ``--help`` calls its value names one, else
-        nothing."""
+        """``"file"`` or ``"folder"`` if the name of its value in ``--help`` stands for a path;
+        otherwise empty."""
         if any(word in self.value for word in ("FILE", "LOG", "SCRIPT")):
             return "file"
         return "folder" if self.value in ("DIR", "RUN") else ""
@@ -58,11 +58,11 @@ class CommandLine(NamedTuple):
     """One command line.
 
     Attributes:
-        word: The subcommand; ``RUN`` for that of a run.
-        arguments: What stands behind the word, such as ``[RUN]``.
-        what: What the command does, in a few words.
-        parser: What reads it, with all its options; None of a plug-in's command that does not show
-            it.
+        word: The subcommand; ``RUN`` for the command line of a run.
+        arguments: The arguments after the word, such as ``[RUN]``.
+        what: A few words on what the command does.
+        parser: The parser with all its options; None for a plug-in's command that does not offer
+            its parser.
     """
 
     word: str
@@ -71,15 +71,15 @@ class CommandLine(NamedTuple):
     parser: ExtendedArgumentParser | None
 
     def options(self) -> list[DescribedOption]:
-        """Those that ``--help`` lists, in its order."""
+        """Return the options that ``--help`` lists, in its order."""
         return list(_options(self.parser)) if self.parser is not None else []
 
 
 def command_lines(with_plugins: bool = True) -> list[CommandLine]:
-    """The command line of a run, then those of the subcommands.
+    """Return the command line of a run, then those of the subcommands.
 
     Args:
-        with_plugins: Whether what other installed packages add is in them.
+        with_plugins: True to include the options and subcommands of other installed packages.
     """
     lines = [
         CommandLine(
@@ -100,8 +100,8 @@ def command_lines(with_plugins: bool = True) -> list[CommandLine]:
 
 
 def parser_of(reference: str) -> ExtendedArgumentParser | None:
-    """The parser of a subcommand, ``module:function``: what ``module:function_parser`` returns, if
-    there is one."""
+    """Return the parser of the subcommand ``module:function``, which ``module:function_parser``
+    makes; None if that function does not exist."""
     make_parser = getattr(
         resolve(reference.partition(":")[0]), f"{reference.partition(':')[2]}_parser", None
     )
@@ -115,7 +115,7 @@ def _parser_of_run(with_plugins: bool) -> ExtendedArgumentParser:
             overseer.adopt(instruments, BUILT_IN if distribution == _OWN else PLUGIN)
     with redirect_stdout(StringIO()):
         try:
-            overseer(["--version"])  # instruments add their options on the way
+            overseer(["--version"])  # before it exits, instruments add their options
         except SystemExit:
             pass
     return overseer.argparser

@@ -1,4 +1,4 @@
-"""``voirkit compare RUN RUN``: two runs beside each other, or several a side."""
+"""``voirkit compare RUN RUN``: compares two runs, or two groups of runs, side by side."""
 
 from __future__ import annotations
 
@@ -38,12 +38,16 @@ if TYPE_CHECKING:
     from voirkit.analysis.first_difference import RankDifference
     from voirkit.report.comparison import Figure, Pairs, Place, Side
 
-EXIT_DIFFERENT = 1  # as of diff
+EXIT_DIFFERENT = 1  # like the exit code of diff
 
 
 def compare(argv: Sequence[str]) -> int:
-    """Compare runs; returns 1 if they are to call the same and do not, 3 if a condition of
-    ``--require`` does not hold."""
+    """Compare runs, and return the exit code.
+
+    Returns:
+        1 if an instrument's option (``--calls``) finds a difference, 3 if a condition of
+        ``--require`` does not hold, otherwise 0.
+    """
     options = compare_parser().parse_args(with_file(argv))
     instrument = next((item for item in _comparing() if getattr(options, item.name)), None)
     paths = _sides(options, instrument)
@@ -65,7 +69,7 @@ def compare(argv: Sequence[str]) -> int:
 
 
 def _check_answers(options: Any, instrument: Instrument | None) -> None:
-    """Raise CommandLineError if the options ask for two answers."""
+    """Raise CommandLineError if the options ask for more than one form of output."""
     answers = []
     if options.json:
         answers.append("--json")
@@ -89,7 +93,7 @@ def _check_answers(options: Any, instrument: Instrument | None) -> None:
 
 
 def _conditions(texts: Sequence[str], runs: Sequence[Run]) -> list[Condition]:
-    """The conditions of ``--require``."""
+    """Return the parsed conditions of ``--require``."""
     figures = {*empty(""), *parts_of_summary()}
     for run in runs:
         figures.update(run.summary or ())
@@ -97,7 +101,7 @@ def _conditions(texts: Sequence[str], runs: Sequence[Run]) -> list[Condition]:
 
 
 def _sides(options: Any, instrument: Instrument | None) -> list[list[str]]:
-    """The directories of each side, as they were typed."""
+    """Return the run directories of each side, as typed by the user."""
     first, second = options.RUN, options.side
     if second:
         if not first:
@@ -137,7 +141,7 @@ def _check_two(runs: Sequence[str]) -> None:
 
 
 def _side(runs: Sequence[Run], typed: Sequence[str]) -> Side:
-    """The runs of a side; directories that hold ranks of one run are one."""
+    """Return one side of the comparison; directories with ranks of one run count as one run."""
     from voirkit.report.comparison import Side
 
     groups = group_directories(runs)
@@ -156,7 +160,7 @@ def _side(runs: Sequence[Run], typed: Sequence[str]) -> Side:
 
 
 def _estimates(group: Sequence[Run], summary: Mapping[str, Any]) -> Mapping[Place, Estimate | None]:
-    """The intervals of the figures of a run, whose directories these are."""
+    """Return the estimates, with intervals, of a run's figures; ``group`` is its directories."""
     from voirkit.analysis.document import estimates
     from voirkit.analysis.run_steps import read_steps
     from voirkit.report.comparison import WALL, wall_estimate
@@ -239,7 +243,7 @@ class _Comparison:
     """The differences between two sides."""
 
     figures: list[Figure]
-    different: Pairs  # what else differs, by name
+    different: Pairs  # other facts that differ, by name
     environment: Pairs
     first_differences: list[RankDifference]
 
@@ -289,8 +293,10 @@ def _print_sections(first: Side, second: Side, comparison: _Comparison, is_markd
 
 
 def _check_comparable(first: Side, second: Side) -> None:
-    """Raise CommandLineError if one of the runs has trained, and another has not: their figures
-    have nothing in common."""
+    """Raise CommandLineError if some runs have training steps and others have none.
+
+    The figures of such runs have nothing in common.
+    """
     named_summaries = [
         *zip(first.names, first.summaries, strict=True),
         *zip(second.names, second.summaries, strict=True),
@@ -300,7 +306,7 @@ def _check_comparable(first: Side, second: Side) -> None:
         steps = summary.get("steps") or {}
         if not steps.get("n"):
             untrained.append(name)
-    if 0 < len(untrained) < len(named_summaries):  # runs that train nothing have other figures
+    if 0 < len(untrained) < len(named_summaries):  # if all lack steps, they have other figures
         raise CommandLineError(
             "no step of a training is recorded there.",
             where=untrained[0],
@@ -309,7 +315,7 @@ def _check_comparable(first: Side, second: Side) -> None:
 
 
 def _comparing() -> list[Instrument]:
-    """The instruments that can find the first difference of two runs."""
+    """Return the instruments that can find the first difference between two runs."""
     return [instrument for instrument in installed_instruments() if instrument.difference]
 
 

@@ -1,8 +1,7 @@
-"""``voirkit completion SHELL``: prints a script that makes a shell complete voirkit's commands,
-options and values.
+"""``voirkit completion SHELL``: prints a shell script that completes commands, options and values.
 
-shtab (checked with 1.13) makes the script from the parsers, and it works alone: completing starts
-no python. Options of a voirfile are not known to it, those of installed packages are.
+shtab (checked with 1.13) generates the script from the argument parsers. Completion itself does not
+start python. The script knows the options of installed packages, but not those of a voirfile.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from voirkit.options import ExtendedArgumentParser
 
 SHELLS = ("bash", "zsh", "fish")
 
-# A script stands where a command may, which argparse cannot say: files are offered as well.
+# ``voirkit SCRIPT`` takes a script in place of a subcommand, which argparse cannot declare. So the
+# shell is told to offer files as well.
 _BEFORE = {
     "zsh": """\
 functions[_voirkit_words]=$functions[_shtab_voirkit]
@@ -34,7 +34,7 @@ _AFTER = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the script of a shell."""
+    """Print the completion script for a shell."""
     shell = main_parser().parse_args(argv).SHELL
     if shell not in SHELLS:
         hint = did_you_mean(shell or "", SHELLS) or f"voirkit completion {'|'.join(SHELLS)}"
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def main_parser() -> ExtendedArgumentParser:
-    """Reads the command line."""
+    """Return the parser of the command's arguments."""
     parser = ExtendedArgumentParser(
         "voirkit completion",
         "voirkit completion bash|zsh|fish",
@@ -63,14 +63,14 @@ def main_parser() -> ExtendedArgumentParser:
 
 
 def script(shell: str, with_plugins: bool = True) -> str:
-    """The script of a shell; ``with_plugins`` as for ``command_lines``."""
+    """Return the completion script for a shell; ``with_plugins`` is passed to ``command_lines``."""
     import shtab
 
     run, *subcommands = command_lines(with_plugins)
     parser = argparse.ArgumentParser("voirkit", **_declarations(run))
     parser.add_argument("-m", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
     commands = parser.add_subparsers()
-    commands.nargs = None  # one word: shtab would offer commands behind SCRIPT too
+    commands.nargs = None  # one word; otherwise shtab would offer subcommands after SCRIPT too
     for line in subcommands:
         commands.add_parser(line.word, help=line.what, **_declarations(line))
     text = shtab.complete(parser, shell, preamble=_BEFORE.get(shell, ""))
@@ -78,8 +78,10 @@ def script(shell: str, with_plugins: bool = True) -> str:
 
 
 def _declarations(line: CommandLine) -> dict[str, Any]:
-    """The arguments of a plain parser with the options of a command line, whose own are marked with
-    what shtab offers as their values."""
+    """Return the arguments for a plain ArgumentParser that has the options of a command line.
+
+    Changes the options of ``line.parser``: each is marked with the values that shtab offers.
+    """
     import shtab
 
     arguments = {"add_help": False, "description": line.what}
@@ -88,11 +90,11 @@ def _declarations(line: CommandLine) -> dict[str, Any]:
         return arguments
     paths = {"file": shtab.FILE, "folder": shtab.DIRECTORY}
     for positional in parser._get_positional_actions():
-        positional.help = argparse.SUPPRESS  # behind RUN... zsh would complete no options
+        positional.help = argparse.SUPPRESS  # otherwise zsh completes no options after RUN...
     for option in line.options():
         action = parser._option_string_actions[option.names[0]]
         if option.is_optional:
-            action.nargs = 0  # shtab would have it as a word of its own, which SCRIPT is
+            action.nargs = 0  # shtab would take the next word as the value, but it is SCRIPT
         elif option.words:
             action.choices = option.words
         elif option.path_kind:

@@ -1,5 +1,4 @@
-"""``voirkit explain [KIND]``: the meaning of a kind of finding, its condition, how to confirm and
-how to mend it."""
+"""``voirkit explain [KIND]``: explains a kind of finding: meaning, condition, check and remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ _SEVERITIES = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the documentation of a kind, or all kinds with what they mean."""
+    """Print the documentation of a kind of finding, or a list of all kinds with their meanings."""
     name = main_parser().parse_args(argv).KIND
     if name is not None and name not in CATALOGUE:
         hint = did_you_mean(name, CATALOGUE) or "voirkit explain lists all kinds."
@@ -36,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def main_parser() -> ExtendedArgumentParser:
-    """Reads the command line."""
+    """Return the parser of the command's arguments."""
     parser = ExtendedArgumentParser(
         "voirkit explain",
         "voirkit explain [KIND]",
@@ -53,7 +52,7 @@ def main_parser() -> ExtendedArgumentParser:
 
 
 def _list_kinds() -> Iterator[str]:
-    """The kinds by severity, each with the first sentence of its meaning."""
+    """Yield lines that list all kinds by severity, with the first sentence of each meaning."""
     width = max(map(len, CATALOGUE))
     indent = " " * (width + 4)
     for severity, words in _SEVERITIES.items():
@@ -73,7 +72,7 @@ def _explain(kind: Kind) -> Iterator[str]:
 
 
 def paragraphs(kind: Kind) -> Iterator[tuple[str, str]]:
-    """The paragraphs of the documentation of a kind, each with its head."""
+    """Yield (heading, text) for each paragraph of a kind's documentation."""
     yield "What it means", kind.meaning
     yield "When it is said", kind.condition
     yield "How to confirm it", kind.confirm

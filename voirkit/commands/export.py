@@ -1,5 +1,7 @@
-"""``voirkit export [RUN] --format FORMAT``: a run's trace for other tools. Never changes the run,
-nor overwrites a file unasked."""
+"""``voirkit export [RUN] --format FORMAT``: writes a run's trace in the format of another tool.
+
+The run is never changed. An existing file is overwritten only with ``--force``.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,10 @@ def main(argv: Sequence[str]) -> int:
 
 @contextmanager
 def _ends_by_signal() -> Iterator[None]:
-    """End by Ctrl-C and SIGTERM: the block's files are cleared up, and the process then ends by the
-    signal itself, for a shell to see."""
+    """On Ctrl-C or SIGTERM in the block, remove its unfinished files and end the process.
+
+    The process ends by the signal itself, so that a shell sees which signal it was.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -63,7 +67,7 @@ def _ends_by_signal() -> Iterator[None]:
             previous[number] = signal.signal(number, stop)
     try:
         yield
-    except BaseException:  # DuckDB makes a RuntimeError of it
+    except BaseException:  # DuckDB turns the KeyboardInterrupt into a RuntimeError
         if not received:
             raise
         remove_unfinished()
@@ -75,8 +79,10 @@ def _ends_by_signal() -> Iterator[None]:
 
 
 def _missing(run: Run, part: Selection) -> list[str]:
-    """Lines about what is not in the export: spans that could not be recorded, ranks that recorded
-    nothing."""
+    """Return warnings about data missing in the export.
+
+    These are spans that could not be recorded, and ranks that recorded nothing.
+    """
     dropped: Counter[str] = Counter()
     ranks = set()
     for process in run.processes():
@@ -93,11 +99,14 @@ def _missing(run: Run, part: Selection) -> list[str]:
 
 
 def _write(format: Format, run: Run, part: Selection, target: str, new_folder: str | None) -> None:
-    """Write the files, and print their names. A folder that was made for them goes again if there
-    is nothing to write."""
+    """Write the files, and print their names.
+
+    ``new_folder`` was created for the files. It is removed if the format raises a VoirkitError, for
+    instance because there is nothing to write.
+    """
     try:
         paths = format.write(run, part, target)
-        target = STDOUT  # what is still to be written to
+        target = STDOUT  # from here on, an OSError comes from stdout
         for path in paths:
             if path != STDOUT:
                 print(printable(path))
@@ -105,12 +114,12 @@ def _write(format: Format, run: Run, part: Selection, target: str, new_folder: s
             sys.stdout.flush()
     except VoirkitError:
         if new_folder:
-            with suppress(OSError):  # something is in it
+            with suppress(OSError):  # the folder is not empty
                 os.rmdir(new_folder)
         raise
     except OSError as exc:
         if target == STDOUT:
-            # python writes what is left when it ends
+            # at its end python flushes the rest of the buffer: send it to devnull
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, sys.stdout.fileno())
             if isinstance(exc, BrokenPipeError):
@@ -160,22 +169,22 @@ def _target(format: Format, output: str | None, run: Run) -> str:
 
 
 def _prepare(format: Format, target: str, force: bool) -> str | None:
-    """Make the folder to write into.
+    """Check the target of the export, and create the folder to write into.
 
     Returns:
-        The folder, if it was not there.
+        The folder if it was created, None if it existed.
 
     Raises:
-        CommandLineError: There is a file of that name, or the folder has files of that format: a
-            reader would take them for one trace.
-        VoirkitError: It cannot be made.
+        CommandLineError: A file of that name exists, or the folder already has files of that
+            format: a reader would take the old and new files for one trace.
+        VoirkitError: The folder cannot be created.
     """
     if target == STDOUT:
         _check_stdout(format)
         return None
     if not target:
         raise CommandLineError("the name of the file is empty.", where="-o")
-    # a format of several takes one too
+    # a format that writes several files can also write a single one
     is_file = bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
     folder = os.path.dirname(target) if is_file else target
     if is_file and os.path.isdir(target):
@@ -199,7 +208,7 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
 
 
 def _check_existing(paths: Sequence[str], force: bool) -> None:
-    """Raise CommandLineError if files that are there may not be overwritten."""
+    """Raise CommandLineError if existing files may not be overwritten."""
     for path in paths:
         if os.path.islink(path) or not os.path.isfile(path):
             raise CommandLineError(
@@ -216,10 +225,10 @@ def _check_existing(paths: Sequence[str], force: bool) -> None:
 
 
 def _existing_files(format: Format, folder: str) -> list[str]:
-    """The files of this format that a folder holds."""
+    """Return the files of this format in a folder."""
     prefix = getattr(format, "PREFIX", None)
     paths = []
-    if prefix is not None:  # its files lie in folders of their own, and have no suffix
+    if prefix is not None:  # this format's files lie in subfolders, and have no suffix
         for parent, _, names in os.walk(folder):
             paths += [os.path.join(parent, name) for name in names if name.startswith(prefix)]
     elif os.path.isdir(folder):
@@ -244,7 +253,7 @@ def _check_stdout(format: Format) -> None:
 
 def _not_written(target: str, exc: OSError) -> VoirkitError:
     why: object = exc.strerror
-    if not why:  # pyarrow's have a number alone
+    if not why:  # an OSError of pyarrow has only a number
         why = os.strerror(exc.errno) if exc.errno else exc
     where = "stdout" if target == STDOUT else target
     return VoirkitError(f"it cannot be written: {why}.", where=where)

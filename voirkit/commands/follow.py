@@ -1,9 +1,9 @@
 """``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts
 runs under voirkit.
 
-The script has one variable more in its environment, ``$VOIRKIT_FOLLOW``, which
-``voirkit.follow_start`` reads in each python that has voirkit; its folder, its arguments, its files
-and its signals are those that it would have. Needs Linux.
+The script gets one more environment variable, ``$VOIRKIT_FOLLOW``, which ``voirkit.follow_start``
+reads in each python that has voirkit. The script's folder, arguments, files and signals are as they
+would be without voirkit. Needs Linux.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from voirkit.trust import FLAG as TRUST
 
 FLAG = "--follow"
 _USAGE = "voirkit --follow SHELL-SCRIPT [arguments]"
-# Sent to voirkit and meant for the script. What a terminal sends reaches both, since they are of
-# one process group.
+# Signals that voirkit passes on to the script. A signal from the terminal needs no passing on: it
+# reaches both, because voirkit and the script are in the same process group.
 _FORWARDED = (
     "SIGINT",
     "SIGQUIT",
@@ -43,13 +43,13 @@ _FORWARDED = (
     "SIGCONT",
     "SIGTSTP",
 )
-_BY_KERNEL = 128  # SI_KERNEL: it comes from the terminal
-_PAUSES_S = (0.5, 1.0, 2.0)  # between checks of what runs; the last one goes on
+_BY_KERNEL = 128  # SI_KERNEL: the signal comes from the terminal
+_PAUSES_S = (0.5, 1.0, 2.0)  # between checks for pythons without voirkit; the last one repeats
 
 
 class StartedPython:
-    """A python that started: its process, what became of it (``run``, ``launcher``, ``plain``), and
-    its command line."""
+    """A python process that started: its process id, how voirkit treats it (``run``, ``launcher``,
+    ``plain``), and its command line."""
 
     def __init__(self, words: Sequence[str]) -> None:
         pid, ppid, self.how, rank, self.cwd, self.run_dir, self.kind, *command = words
@@ -61,8 +61,9 @@ class StartedPython:
         )
 
     def directory(self) -> str | None:
-        """Its run directory: the one it was told to use, or the one whose manifest names it; of
-        ranks that of their first."""
+        """Return its run directory; None if it has none. That is the directory that it was told to
+        use, or the one with its process id in the manifest or in the name of a stream. Ranks share
+        the directory of the first rank."""
         if self.run_dir:
             return self.run_dir if os.path.isdir(self.run_dir) else None
         parent = os.path.join(self.cwd, directory.PARENT)
@@ -82,7 +83,7 @@ class _Reader(Overseer):
     """Reads a command line with the options of all instruments, and runs nothing."""
 
     parsed: Namespace
-    own: list[str]  # voirkit's words on it
+    own: list[str]  # the words of the command line that are voirkit's
 
     def _run(self, argv: Sequence[str]) -> None:
         with self.run_phase(self.phases.init):
@@ -93,8 +94,8 @@ class _Reader(Overseer):
 
 
 def main(argv: Sequence[str]) -> int | None:
-    """Run the shell script; returns its exit code, or None if ``--follow`` is not an option of
-    voirkit's on this command line."""
+    """Run the shell script and return its exit code; None if ``--follow`` is not one of voirkit's
+    options on this command line."""
     reader = _Reader()
     try:
         for instruments in voirfiles.plugins(reader.warn).values():
@@ -123,8 +124,8 @@ def main(argv: Sequence[str]) -> int | None:
 
 
 def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str], str | None]:
-    """Voirkit's words for each run, and the directory of the first: the script may change its
-    folder before it starts a python."""
+    """Return voirkit's options for each run, and the directory of the first run. The paths are
+    absolute, because the script may change its folder before it starts a python."""
     words: list[str] = []
     remaining = iter(own)
     for word in remaining:
@@ -142,7 +143,7 @@ def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str],
 
 
 def _summary(script: str, pythons: Sequence[StartedPython]) -> str:
-    """The runs of a shell script that has ended, and where their records are."""
+    """Describe the runs of a shell script that has ended, and where their records are."""
     runs = [start for start in pythons if start.how == "run"]
     if not runs:
         why = (
@@ -173,11 +174,12 @@ def follow(
     """Run a shell script to its end.
 
     Args:
-        options: Voirkit's, for each run.
-        run_dir: Of the first run; None: each chooses its own.
+        options: Voirkit's options for each run.
+        run_dir: The directory of the first run; with None each run chooses its own.
 
     Returns:
-        How it ended, as ``os.waitpid`` says it; the pythons that started, in their order.
+        The status of the script, as ``os.waitpid`` returns it, and the pythons that started, in the
+        order in which they started.
 
     Raises:
         CommandLineError: There is no such script, or it cannot be run.
@@ -191,13 +193,14 @@ def follow(
         status = _run([*command, *arguments], folder)
         return status, _started(folder)
     finally:
-        # a python in the background may still begin
+        # keep the folder while a background process may still start a python
         if not any(_has(process, folder) for process in psutil.process_iter()):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _command_of(script: str) -> list[str]:
-    """The command that the kernel, or else a shell, would execute for a script."""
+    """Return the command that executes a script: the one that the kernel would execute, or
+    ``/bin/sh`` for a script without ``#!``."""
     if os.path.isdir(script):
         raise CommandLineError(f"{script!r} is a folder.", where=FLAG, next=_USAGE)
     if not os.path.exists(script):
@@ -222,7 +225,7 @@ def _command_of(script: str) -> list[str]:
 
 
 def _interpreter(script: str, first_line: bytes) -> list[str]:
-    """The words before the script's name, as the kernel has them: the interpreter, and the rest of
+    """Return the words of a ``#!`` line as the kernel splits it: the interpreter, and the rest of
     the line as one argument."""
     words = os.fsdecode(first_line[2:].strip()).split(None, 1)
     if not words:
@@ -244,7 +247,7 @@ def _run(command: list[str], folder: str) -> int:
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     try:
-        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # which python ignores, and a shell does not
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # ignored by python, but not by a shell
         pid = os.posix_spawn(
             command[0],
             command,
@@ -260,8 +263,8 @@ def _run(command: list[str], folder: str) -> int:
 
 
 def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
-    """Wait for the script's end; pass on what is sent to voirkit alone; report pythons without
-    voirkit."""
+    """Wait for the script's end and return its status. Meanwhile pass on signals that were sent to
+    voirkit alone, and report pythons without voirkit."""
     pauses, suspects, reported = list(_PAUSES_S), set[int](), set[str]()
     while True:
         received = signal.sigtimedwait({*forwarded, signal.SIGCHLD}, pauses[0])
@@ -287,15 +290,16 @@ def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
 
 
 def _started(folder: str) -> list[StartedPython]:
-    """The pythons that have started, in their order."""
+    """Return the pythons that have started, in the order in which they started."""
     paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(NOTE)]
     notes = map(words_in, sorted(paths, key=lambda path: os.stat(path).st_mtime_ns))
-    # else it is still being written
+    # a note with fewer words is still being written
     return [StartedPython(words) for words in notes if len(words) > 6]
 
 
 def _has(process: psutil.Process, folder: str) -> bool:
-    """Whether a process would have its pythons followed."""
+    """True if the pythons that a process starts would be followed, because its environment names
+    the folder."""
     try:
         return process.environ().get(FOLDER) == folder
     except psutil.Error:
@@ -303,8 +307,9 @@ def _has(process: psutil.Process, folder: str) -> bool:
 
 
 def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
-    """Pythons below a process that have not started voirkit: process and path. What runs under
-    voirkit, or is not to, is passed over."""
+    """Yield the process id and path of each python below a process that has not started voirkit.
+    Processes that run under voirkit, or that voirkit leaves alone, are skipped with their
+    children."""
     how = {start.pid: start.how for start in _started(folder)}
     waiting = [psutil.Process(root)]
     while waiting:
@@ -318,8 +323,8 @@ def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
 
 
 def _end_like(status: int) -> int:
-    """The exit code for how a script ended; where a signal ended it, this process ends by it
-    too."""
+    """Return the exit code for the status of a script. If a signal ended the script, end this
+    process by the same signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         for stream in (sys.stdout, sys.stderr):

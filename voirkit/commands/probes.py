@@ -1,5 +1,5 @@
-"""``voirkit probes SCRIPT``, what can be probed in a script, and ``voirkit init SCRIPT``, a
-voirfile to begin with.
+"""``voirkit probes SCRIPT`` lists what can be probed in a script; ``voirkit init SCRIPT`` writes a
+first voirfile.
 
 Both read the source, named on the command line as for a run; neither runs or imports it.
 """
@@ -30,22 +30,22 @@ NOTHING = "nothing in it to be probed: no function, and no variable at its top l
 
 @dataclass(frozen=True)
 class Source:
-    """Source that has been read."""
+    """Source code of a script or a module."""
 
-    name: str  # what the user calls it: the path of a script as typed, the name of a module
+    name: str  # name that the user typed: the path of a script, or the name of a module
     file: str  # its file, for messages: relative if it is in the current folder
-    folder: str  # where a voirfile of it belongs
+    folder: str  # folder where its voirfile belongs
     text: bytes  # the source
-    # what is in it. Its module is empty if it runs as ``__main__``, so that selectors begin with
-    # ``//``.
+    # its functions and variables. ``catalogue.module`` is empty if the source runs as ``__main__``,
+    # so that selectors begin with ``//``.
     catalogue: Catalogue
 
 
 def read_script(name: str) -> Source:
-    """A script: a file, or a folder or archive with a ``__main__.py``."""
+    """Read a script: a file, or a folder or archive with a ``__main__.py``."""
     try:
         program = script(name, [])
-    except SyntaxError as error:  # of the __main__.py in a folder
+    except SyntaxError as error:  # in the __main__.py of a folder
         raise _no_python(error, name) from None
     if program.source is None or program.path is None:
         raise CommandLineError(f"{name!r} holds no Python source.")
@@ -59,7 +59,7 @@ def read_script(name: str) -> Source:
 
 
 def read_module(name: str) -> Source:
-    """A module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or
+    """Read a module as ``-m`` names it: ``package.module``, a package with a ``__main__``, or
     ``module:function``."""
     folder = os.getcwd()
     enter_folder(folder)
@@ -149,8 +149,8 @@ def list_probes_parser() -> ExtendedArgumentParser:
 
 
 def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list[FunctionOffers]:
-    """The functions that a word names: by their whole name, else by its last part, else all in a
-    class or function."""
+    """Return the functions that a word names: those with this full name, else those whose last part
+    it is, else all functions inside the class or function of this name."""
     name = word.strip("/").replace("/", ".")
     matches = [f for f in listed if f.function.name == name or f.prefix == word]
     if not matches:
@@ -168,8 +168,8 @@ def select_functions(listed: list[FunctionOffers], word: str, file: str) -> list
 
 
 def document(source: Source, listed: list[FunctionOffers]) -> dict[str, Any]:
-    """What ``--json`` prints. What cannot be probed has no selector, and the reason under
-    ``refused``."""
+    """Return the document that ``--json`` prints. Entries that cannot be probed have no selector,
+    and the reason under ``refused``."""
     return {
         "schema": SCHEMA,
         "name": source.name,
@@ -208,14 +208,14 @@ def _as_json(listed: FunctionOffers, file: str) -> dict[str, Any]:
     }
 
 
-# For people: (where, what, name, selector, refused); the first row of a function has its name as
-# what.
+# A row of the printed table: (where, what, name, selector, why it cannot be probed). The first row
+# of a function is the function itself.
 
 Row = tuple[str, str, str, str, str]
 
 
 def rows(source: Source, listed: list[FunctionOffers]) -> list[list[Row]]:
-    """A table's rows, function by function."""
+    """Return the rows of the printed table, one list for each function."""
     return [_rows_of(function, source.file) for function in listed]
 
 
@@ -227,7 +227,7 @@ def _rows_of(listed: FunctionOffers, file: str) -> list[Row]:
     ranked = []
     for offer in listed.offers:
         if offer.lines or offer.selectors:
-            # The line of a return that is not written is the function's last.
+            # An implicit return is shown at the function's last line.
             line = offer.lines[0] if offer.lines else function.last_line
             place = (offer.kind != "parameter", line, offer.kind != "loop")
             selector = offer.selectors[0] if offer.selectors else ""
@@ -239,7 +239,7 @@ def _rows_of(listed: FunctionOffers, file: str) -> list[Row]:
 
 
 def plain(groups: list[list[Row]], source: Source) -> str:
-    """Aligned text, nothing cut off, for files and pipes."""
+    """Return the rows as aligned text, with nothing cut off, for files and pipes."""
     if not groups:
         return f"{source.file}: {NOTHING}."
     widths = [max(len(row[i]) for group in groups for row in group) for i in range(3)]
@@ -282,9 +282,10 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
 # a first voirfile
 
 NAME = "voirfile.py"
-LONGEST_QUOTE = 90  # of a line of the script, in a comment
+LONGEST_QUOTE = 90  # maximum characters of a line of the script that a comment quotes
 
-# For each reading: what it is for, and what to write if the script does not show it.
+# For each reading (a value under a name that instruments know): its purpose, and the code to write
+# if the script does not show how to get it.
 MEANING = {
     "use_cuda": (
         "Whether the script computes on a GPU. --verify asks for it.",
@@ -332,7 +333,8 @@ def instrument_probes(ov):
 
 @dataclass(frozen=True)
 class Entry:
-    """One reading in the voirfile: what was found for it, the lines that stand for it."""
+    """One reading in the voirfile: the candidate found for it in the script, and its lines in the
+    voirfile."""
 
     reading: str
     candidate: Candidate | None
@@ -340,7 +342,7 @@ class Entry:
 
     @property
     def is_active(self) -> bool:
-        """Whether it is probed; otherwise it stands commented out."""
+        """True if the reading is probed; otherwise its lines are commented out."""
         return self.candidate is not None and not self.candidate.obstacle
 
 
@@ -370,8 +372,8 @@ def write_voirfile_parser() -> ExtendedArgumentParser:
 
 
 def voirfile_text(source: Source, candidates: Candidates, entries: Sequence[Entry]) -> str:
-    """The whole file."""
-    # The name stands in a docstring: what could end that is left out.
+    """Return the text of the voirfile."""
+    # The script's name is put into a docstring: a name that could end the docstring is replaced.
     script = os.path.basename(os.path.normpath(source.name))
     command = f"`voirkit probes {script}`"
     if not re.sub("[._-]", "", script).isalnum():
@@ -420,7 +422,7 @@ def _entry(reading: str, candidates: Candidates, source: Source) -> Entry:
 
 
 def _quoted(source: Source, line: int) -> str:
-    """``main.py:12: loss = criterion(output, target)``."""
+    """Return a line of the source as ``main.py:12: loss = criterion(output, target)``."""
     lines = source.text.decode("utf-8", "replace").splitlines()
     text = _one_line(lines[line - 1]) if 0 < line <= len(lines) else ""
     text = text if len(text) <= LONGEST_QUOTE else text[: LONGEST_QUOTE - 3] + "..."
@@ -453,7 +455,7 @@ def _is_there(path: str) -> VoirfileError:
 def _words(
     path: str, source: Source, candidates: Candidates, entries: Sequence[Entry]
 ) -> list[str]:
-    """What to say on stdout."""
+    """Return the lines to print on stdout."""
     lines = [f"{shorten(path)} is written. It gives"]
     active = [entry.candidate for entry in entries if entry.candidate and entry.is_active]
     width = max((len(candidate.reading) for candidate in active), default=0)

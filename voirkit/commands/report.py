@@ -1,4 +1,4 @@
-"""``voirkit report [RUN]``: the summary of finished, running and killed runs alike."""
+"""``voirkit report [RUN]``: shows the summary of finished, running or killed runs."""
 
 from __future__ import annotations
 
@@ -63,15 +63,16 @@ def _summary(group: Sequence[Run]) -> dict[str, Any]:
 
 
 def check_still_there(runs: Sequence[Run]) -> None:
-    """Raise RunDirectoryError if a directory is there no more: what was read of it may not be all
-    of it."""
+    """Raise RunDirectoryError if a directory no longer exists: the data read from it may be
+    incomplete."""
     for run in runs:
         if not os.path.isdir(run.path):
             raise RunDirectoryError("it was removed while it was read.", where=run.where)
 
 
 def print_warnings(runs: Sequence[Run], nodes: Sequence[Run] = ()) -> None:
-    """Report what could not be read of runs, and of directories of theirs that have no manifest."""
+    """Print what could not be read of runs. ``nodes`` are further directories of the same runs,
+    without a manifest."""
     warnings: list[str] = []
     for run in runs:
         warnings += check_manifest(run.path, run.where)
@@ -82,7 +83,7 @@ def print_warnings(runs: Sequence[Run], nodes: Sequence[Run] = ()) -> None:
 
 
 def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
-    """Write a page for each run, and print their names."""
+    """Write an HTML page for each run, and print the names of the files."""
     if file and len(summaries) > 1:
         hint = (
             "Leave FILE out, and each run gets its report.html; two beside each other: voirkit"
@@ -106,8 +107,10 @@ def _pages(summaries: Sequence[tuple[Run, dict[str, Any]]], file: str) -> None:
 
 
 def group_directories(runs: Sequence[Run]) -> list[list[Run]]:
-    """The directories that belong together: several are one run if each holds ranks that no other
-    does and one at most has begun it."""
+    """Return the directories, grouped by run.
+
+    Several directories are one run if no rank is in two of them and at most one has a manifest.
+    """
     distinct = list({run.path: run for run in runs}.values())
     if len(distinct) == 1:
         return [distinct]
@@ -133,7 +136,7 @@ def group_directories(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def _check_complete(ranks: Sequence[set[int]], processes: Iterable[Origin]) -> None:
-    """Raise RunDirectoryError if some ranks are in no directory."""
+    """Raise RunDirectoryError if some ranks are in none of the directories."""
     size = min(process.world_size for process in processes)
     missing = sorted(set(range(size)).difference(*ranks))
     if not missing:
@@ -155,8 +158,12 @@ _NODES = (
 def _ranks_of_node(
     run: Run, before: Sequence[Run], processes_by_path: Mapping[str, Sequence[Origin]]
 ) -> set[int]:
-    """The ranks in the directory of one of a run's machines. Raises RunDirectoryError: it is of
-    another run than those before it, or a rank is in two of them."""
+    """Return the ranks in the directory of one of a run's machines.
+
+    Raises:
+        RunDirectoryError: The directory has no ranks of a distributed run, belongs to another run
+            than the directories in ``before``, or has a rank that one of these has too.
+    """
     node = _Node.of(processes_by_path[run.path])
     if not node.ranks:
         raise RunDirectoryError(
@@ -212,7 +219,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         documents = [finite(summary) for _, summary in summaries]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
-    # of two words for one directory the first
+    # if two given paths name one directory, the first is shown
     typed = {os.path.realpath(path): path for path in reversed(options.RUN or [LATEST])}
     titled = [(summary, typed.get(run.path, run.where)) for run, summary in summaries]
     if options.markdown:
@@ -263,7 +270,7 @@ def report_parser() -> ExtendedArgumentParser:
     return parser
 
 
-# what computes
+# the engine: where the parts of a run are computed
 
 
 def add_engine(parser: ExtendedArgumentParser) -> None:
@@ -282,8 +289,13 @@ _ANSWERS_S = 10
 
 @contextmanager
 def engine(name: str | None) -> Iterator[Executor | None]:
-    """The executor that computes the parts of runs; None: this process. Checked with distributed
-    2026.8. Raises CommandLineError: there is no such engine, or it is not there."""
+    """Provide the executor that computes the parts of runs; None means in this process.
+
+    Checked with distributed 2026.8.
+
+    Raises:
+        CommandLineError: The engine is unknown, not installed, not reachable or has no workers.
+    """
     if name is None:
         yield None
         return
@@ -301,7 +313,7 @@ def engine(name: str | None) -> Iterator[Executor | None]:
         raise CommandLineError(
             "dask.distributed is not installed.", where=where, next="pip install 'voirkit[dask]'"
         ) from None
-    # what matters of it is said in one line
+    # a failure is reported below in one line: distributed need not log it too
     logging.getLogger("distributed").setLevel(logging.CRITICAL + 1)
     hint = "A cluster is started by: dask scheduler, and on each machine: dask worker ADDRESS"
     try:

@@ -28,18 +28,19 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LEADS_TO_SCRIPT = ("contextlib.py", "runpy.py")
-_LONGEST_S = 60.0  # older is what a shell was that waited, and became python by exec
+_LONGEST_S = 60.0  # an older process was first a shell that waited, and became python by exec
 
 
 def main(argv: Sequence[str], with_process: bool = False) -> int:
-    """Run what the arguments name.
+    """Run the script that the arguments name.
 
     Args:
-        with_process: Whether this process was started for the run: it begins with the process.
+        with_process: True if this process was started for the run: then the run begins with the
+            process.
 
     Returns:
-        The exit code. What the script raises is raised on, so that python ends as it would have
-        without voirkit; only the traceback is shown without voirkit's own frames.
+        The exit code. An exception of the script is raised again, so that python ends as it would
+        have without voirkit; only the traceback is shown without voirkit's own frames.
     """
     if "--follow" in argv:
         from voirkit.commands import follow
@@ -58,7 +59,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
     except SystemExit:
         if overseer.exit_code != 3:
             raise
-    except BaseException as exc:  # the program's, raised again below
+    except BaseException as exc:  # an exception of the program is raised again below
         if isinstance(exc, VoirkitError) and not overseer.is_the_programs(exc):
             tell(str(exc))
             return exc.exit_code
@@ -71,7 +72,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
 
 
 def list_commands() -> str:
-    """What ``--help`` shows above the options."""
+    """Return the text that ``--help`` shows above the options."""
     rows = [
         (f"{word} {arguments}", description)
         for word, (_, arguments, description) in SUBCOMMANDS.items()
@@ -90,11 +91,14 @@ def list_commands() -> str:
 
 
 def process_begun_ns() -> int:
-    """When this process was started: python's own start, and the import of voirkit, are part of
-    what a run takes. On the clock of ``time.perf_counter_ns``, and never too early: the kernel
-    (Linux) says it to 10 ms, rounded down, this process's processor time says how long it has been
-    there at least. A shell that had waited for other commands before it became this process (exec)
-    has its age: then the processor time is all that is known."""
+    """Return when this process was started, on the clock of ``time.perf_counter_ns``, so that the
+    time of a run includes python's own start and the import of voirkit.
+
+    The result is never too early. The kernel (Linux) gives the start time in units of 10 ms,
+    rounded down. The process is also at least as old as the CPU time that it has used. If a shell
+    waited for other commands and then became this process (exec), the kernel gives the start of the
+    shell; only the CPU time is used then.
+    """
     now, used_ns = time.perf_counter_ns(), time.process_time_ns()
     try:
         with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
@@ -124,16 +128,22 @@ def _collect(overseer: Overseer, argv: Sequence[str]) -> None:
     for distribution, instruments in installed.items():
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
     for i, path in enumerate(voirfiles):
-        overseer.require(*voirfile.load(path, i))
+        instruments = voirfile.load(path, i)
+        if not instruments:
+            overseer.warn(
+                f"{path}: the voirfile defines no instrument.\n  Write: def instrument_x(ov): ..."
+            )
+        overseer.require(*instruments)
         overseer.voirfiles.append(voirfile.identity(path))
 
 
 def _voirfiles(folder: str, script: str, trusted: Sequence[str]) -> list[str]:
-    """Those that ``$VOIRFILE`` names, separated by blanks; if it is not set, those near the script
-    and the current folder.
+    """Return the paths in ``$VOIRFILE``, which blanks separate; if it is not set, the voirfiles
+    near the script and the current folder.
 
     Raises:
-        VoirfileError: One is not there, or one that was found is somebody else's.
+        VoirfileError: A voirfile in ``$VOIRFILE`` does not exist, or a voirfile that was found
+            belongs to somebody else.
     """
     named = os.environ.get("VOIRFILE")
     if named is None:
@@ -156,7 +166,7 @@ def _voirfiles(folder: str, script: str, trusted: Sequence[str]) -> list[str]:
 
 
 def closing_words(overseer: Overseer) -> None:
-    """Tell, on stderr, what the run came to and where its record is."""
+    """Report, on stderr, the result of the run and where its record is."""
     if overseer.run_dir is None:
         return
     page = _page(overseer, overseer.run_dir) if overseer.options.html else ""
@@ -164,7 +174,7 @@ def closing_words(overseer: Overseer) -> None:
         say_as_it_is(overseer.record.table)
     else:
         _say_words(overseer)
-    if rank_and_world_size()[0] == 0:  # also with --quiet: it is why the exit code is 3
+    if rank_and_world_size()[0] == 0:  # also with --quiet: a failed check makes the exit code 3
         for reason in overseer.outcome.failures:
             tell(f"check failed: {reason}")
     for hint in _behind_script(overseer):
@@ -178,8 +188,8 @@ def closing_words(overseer: Overseer) -> None:
 
 
 def _behind_script(overseer: Overseer) -> list[str]:
-    """What to type where an option of voirkit's stands behind a script whose source does not have
-    that word."""
+    """Return hints about options of voirkit that were typed after the script, if the script's
+    source does not contain the option's name: where to type them instead."""
     source = overseer.program.source if overseer.program is not None else None
     if source is None:
         return []
@@ -199,8 +209,8 @@ def _behind_script(overseer: Overseer) -> list[str]:
 
 
 def _page(overseer: Overseer, run_dir: str) -> str:
-    """The run's HTML report, written when all else has been; empty if that is another rank's to do,
-    or could not be done."""
+    """Write the run's HTML report, after everything else, and return its path; empty if another
+    rank writes it, or if it could not be written."""
     if rank_and_world_size()[0] > 0 or not os.path.isdir(run_dir):
         return ""
     why = completion.page(run_dir)
@@ -219,7 +229,7 @@ def _say_words(overseer: Overseer) -> None:
 
 
 def words(summary: dict[str, Any]) -> list[str]:
-    """What a summary says, a line each."""
+    """Return the main results of a summary, one line each."""
     from voirkit.report import figure
 
     lines = []
@@ -247,8 +257,8 @@ def words(summary: dict[str, Any]) -> list[str]:
 
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
-    """Have python show the exception as it would without voirkit: beginning with the script's first
-    frame."""
+    """Have python show the exception as it would without voirkit: with a traceback that begins at
+    the script's first frame."""
     script_tb = _from_the_script(exc.__traceback__, overseer)
     hook = sys.excepthook
 
@@ -258,8 +268,8 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
         if value is exc:
             value.__traceback__ = tb = script_tb
             before = value.__context__
-            # A signal handler has raised this one when that one had left the script: voirkit has
-            # caught that one.
+            # ``before`` had left the script, and voirkit had caught it, when a signal handler
+            # raised ``value``.
             if (
                 before is not None
                 and before.__traceback__ is not None
@@ -273,7 +283,7 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
             hook(kind, value, tb)
         except SystemExit:
             raise
-        except BaseException as failed:  # as python tells it, without the frame of this function
+        except BaseException as failed:  # as python reports it, without the frame of this function
             _write("Error in sys.excepthook:\n")
             failed.__traceback__ = failed.__traceback__ and failed.__traceback__.tb_next
             sys.__excepthook__(type(failed), failed, failed.__traceback__)
@@ -284,14 +294,14 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
 
 
 def _write(text: str) -> None:
-    # there is no stderr, or none that takes it
+    # stderr may be missing or closed
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write(text)
 
 
 def _from_the_script(tb: TracebackType | None, overseer: Overseer) -> TracebackType | None:
-    """A traceback from the script's first frame on; if it has none, from behind the last of
-    voirkit's frames at its beginning."""
+    """Return a traceback from the script's first frame on. If no frame is the script's, return it
+    without voirkit's own frames at its beginning."""
     own_tb = overseer.program.own_part(tb) if overseer.program is not None else None
     if own_tb is not None:
         return own_tb

@@ -1,5 +1,7 @@
-"""``voirkit watch [RUN]``: a run as it goes on, in another terminal or on another machine that sees
-its directory."""
+"""``voirkit watch [RUN]``: shows the progress of a run, from another terminal or machine.
+
+The machine needs access to the run directory.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ PER_S = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a run until it is over."""
+    """Show a run until it ends."""
     options = main_parser().parse_args(argv)
     from voirkit.live.frame import watch_frame
     from voirkit.live.run import LiveRun
@@ -54,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         LookupError,
         AttributeError,
         ArithmeticError,
-    ) as exc:  # what is drawn is taken as it is written
+    ) as exc:  # the run's files are drawn unchecked: damaged ones raise any of these
         fault = f"it is damaged, or of another version of voirkit ({reason(exc)})."
         raise RunDirectoryError(fault, where=run.path, next=f"voirkit report {run.path}") from None
     return 0
@@ -85,7 +87,7 @@ def _watch(run: LiveRun) -> None:
                     break
     finally:
         rows.close()
-    # the last picture stays, as ordinary output
+    # the last picture stays in the terminal, as ordinary output
     rows.leave(watch_frame(picture, (rows.size()[0], 1000), style))
 
 

@@ -1,8 +1,8 @@
-"""Formats that the trace of any run can be written in, and what a format is; those with a module
-are imported when they are requested.
+"""Export formats for the trace of a run.
 
-Here are those that are one plain table, sorted by start: CSV with a header, one Parquet file, an
-Arrow file (IPC, "feather"), which needs pyarrow (checked with 14 to 26).
+A format in another module is imported when it is requested. This module has the formats that are
+one plain table, sorted by start: CSV with a header, one Parquet file, and an Arrow file (IPC,
+"feather"). The Arrow file needs pyarrow (checked with 14 to 26).
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ if TYPE_CHECKING:
 
 
 class Format(NamedTuple):
-    """A format: an object of this class (``module:OBJECT``), or a module that has the same names.
+    """An export format: an object of this class (``module:OBJECT``), or a module with these names.
 
     Attributes:
-        write: Writes the selected part of an opened run to a target: the path of the file, or,
-            without a ``SUFFIX``, of a folder that is there; ``-`` is the standard output. Returns
-            the files that were written. Raises VoirkitError, with a next step, if something is
-            missing (a package, say), and OSError if the disk is full, for instance.
+        write: Function that writes the selected part of an opened run to a target. The target is
+            the path of a file, or of an existing folder if ``SUFFIX`` is empty; ``-`` is the
+            standard output. Returns the paths of the files written. Raises VoirkitError, with a
+            next step, if something is missing (a package, say), and OSError if, for instance, the
+            disk is full.
     """
 
-    NAME: str  # what ``--format`` calls it
-    SUFFIX: str  # of the file that it writes; "" if it writes a folder of files
-    IS_TEXT: bool  # whether a terminal can show it
+    NAME: str  # the format's name for ``--format``
+    SUFFIX: str  # suffix of the file written; "" if the format writes a folder of files
+    IS_TEXT: bool  # True if a terminal can show it
     write: Callable[[Run, Selection, str], list[str]]
 
 
-# name: (module or module:OBJECT, what it is for), of any run
+# formats for any run, by name: (module or module:OBJECT, purpose)
 _GENERAL = {
     "chrome": (
         "voirkit.export.trace_events:CHROME",
@@ -55,7 +56,7 @@ _GENERAL = {
 
 
 def formats() -> dict[str, tuple[str, str]]:
-    """(module, what it is for) of each format by name: those of any run, and those of
+    """Return (module, purpose) of each format by name: formats for any run, and those of
     instruments."""
     return {
         **_GENERAL,
@@ -68,7 +69,7 @@ def formats() -> dict[str, tuple[str, str]]:
 
 
 def load(name: str) -> Format:
-    """The format of a name. Raises CommandLineError: there is none of that name."""
+    """Return the format with a name. Raises CommandLineError if there is no such format."""
     names = formats()
     if name not in names:
         hint = did_you_mean(name, names)
@@ -85,13 +86,13 @@ def load(name: str) -> Format:
     return format
 
 
-# one plain table
+# formats that are one plain table
 
-_ROWS = 100_000  # of a record batch
+_ROWS = 100_000  # rows of an Arrow record batch
 
 
 def process_table(run: Run, name: str, columns: str, rows: Sequence[Sequence[object]]) -> None:
-    """Make a table of (host, rank, pid, the other columns) for queries of a run."""
+    """Create a table of host, rank, pid and the given columns, for queries of a run."""
     run.connection().execute(
         f"CREATE OR REPLACE TABLE {name} (host VARCHAR, rank INTEGER, pid BIGINT, {columns})"
     )
@@ -102,13 +103,13 @@ def process_table(run: Run, name: str, columns: str, rows: Sequence[Sequence[obj
 
 
 def query_table(run: Run, selection: Selection) -> str:
-    """A query for the selected events, sorted by start.
+    """Return an SQL query for the selected events, sorted by start.
 
     Columns: ``start_ns`` (wall clock, since 1970), ``duration_ns, kind, category, name, epoch,
-    step, value_key, value, number`` (that of a counter), ``args`` (JSON), ``rank, host, pid,
-    process, tid, thread`` (the names of both).
+    step, value_key, value, number`` (value of a counter), ``args`` (JSON), ``rank, host, pid,
+    process, tid, thread`` (``process`` and ``thread`` are names).
     """
-    # one that re-executed itself is there twice
+    # a process that re-executed itself is listed twice
     names = {(process.host, process.rank, process.pid): process.name for process in run.processes()}
     process_table(
         run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()]
@@ -128,8 +129,8 @@ def query_table(run: Run, selection: Selection) -> str:
     )
 
 
-# A spreadsheet computes what begins so (``-c`` is left), and a formula may send the table away.
-# With an apostrophe in front it is a text.
+# A spreadsheet evaluates a cell that begins like a formula, and a formula may send the table away.
+# An apostrophe in front makes the cell a text. Words like ``-c`` are left as they are.
 _NO_FORMULAS = ", ".join(
     f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39),"
     f" {column}) ELSE {column} END AS {column}"
@@ -138,7 +139,7 @@ _NO_FORMULAS = ", ".join(
 
 
 def write_csv(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write one file; compressed with gzip if its name ends in ``.gz``."""
+    """Write one CSV file; it is compressed with gzip if its name ends in ``.gz``."""
     compression = "gzip" if target.endswith(".gz") else "none"
     query = f"SELECT * REPLACE ({_NO_FORMULAS}) FROM ({query_table(run, selection)})"
     copy(run, query, target, f"FORMAT csv, HEADER, COMPRESSION {compression}")
@@ -146,13 +147,13 @@ def write_csv(run: Run, selection: Selection, target: str) -> list[str]:
 
 
 def write_parquet(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write one file, with the columns of the other tables."""
+    """Write one Parquet file, with the columns of ``query_table``."""
     copy(run, query_table(run, selection), target, OPTIONS)
     return [target]
 
 
 def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write one file, compressed with zstd. Raises VoirkitError: pyarrow is not installed."""
+    """Write one Arrow file, compressed with zstd. Raises VoirkitError if pyarrow is missing."""
     try:
         import pyarrow.ipc as ipc
     except ImportError:
@@ -163,14 +164,14 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
         ) from None
     connection = run.connection()
     relation: Any = connection.sql(query_table(run, selection))
-    # duckdb 1.5 gave the method its name of 2.0
+    # since duckdb 1.5 the method has the name that duckdb 2.0 uses
     reader = (
         relation.to_arrow_reader(_ROWS)
         if hasattr(relation, "to_arrow_reader")
         else relation.fetch_arrow_reader(_ROWS)
     )
     options = ipc.IpcWriteOptions(compression="zstd")
-    # A file of python's, since its errors are python's: those of arrow have no number.
+    # A file opened by python raises python's errors, with a number; errors of pyarrow have none.
     with (
         complete(target) as path,
         open(path, "wb") as file,

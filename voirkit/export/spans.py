@@ -1,10 +1,9 @@
-"""How timelines arrange the spans of a run: lanes of a thread, names of records and of loader
+"""Arrangement of a run's spans in timelines: lanes of a thread, names of records and of loader
 workers, arrows from a batch to its use.
 
-Nesting follows from times alone, since records hold no parents. Spans of one thread may also
-overlap without one holding the other (coroutines and generators that take turns). A viewer that
-draws a thread as one stack would show wrong durations for those; here they get lanes of their own
-beside it.
+Records hold no parents, so spans nest by their times alone. Spans of one thread may also overlap
+without nesting (coroutines and generators that take turns). A viewer that draws a thread as one
+stack would show wrong durations for these spans, so they get lanes of their own beside the thread.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ H = TypeVar("H", bound=Hashable)
 
 
 def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, int, int]]:
-    """The spans that do not lie in lane 0 of their thread. A span's lane is the first in which it
-    lies wholly within each span that is open at its start.
+    """Yield the spans that do not lie in lane 0 of their thread. A span's lane is the first in
+    which it lies wholly within each span that is open at its start.
 
     Args:
-        spans: (thread, start, end), in any unit, by their start; of those with the same start the
-            longer first.
+        spans: (thread, start, end), in any unit, ascending by start; of spans with the same start
+            the longer first.
 
     Yields:
-        (thread, start, end, lane), the lane from 1.
+        (thread, start, end, lane); the lane is at least 1.
     """
     threads: dict[H, list[list[int]]] = {}
     for thread, start, end in spans:
@@ -50,11 +49,12 @@ def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, i
 
 
 LOADER = "loader"
-MOMENTS = ("queued", "arrived", "consumed")  # of batches: without a duration
+MOMENTS = ("queued", "arrived", "consumed")  # marks in the life of a batch, without a duration
 
-# In SQL, over the columns of `events`: the rows that an arrow connects, what is the same of them,
-# and where it touches them: the last nanosecond of the making, since at its end it is over for a
-# viewer, and the mark where the batch was given to the program.
+# SQL over the columns of `events`. `ARROWS` selects the rows that arrows connect: the making of a
+# batch, and the mark where the batch was given to the program. `ARROW` is the value that the rows
+# of one arrow share. `ARROW_AT` is the time at which the arrow touches a row: the last nanosecond
+# of a span, since for a viewer the span no longer exists at its end.
 ARROWS = (
     f"(kind = '{LOADER}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch'"
     " AND name = 'consumed')))"
@@ -70,7 +70,8 @@ IS_MOMENT = f"(kind = '{LOADER}' AND (({_IS_BATCH}) OR {_IS_COST}))"
 
 
 def event_names() -> dict[tuple[str, str], str]:
-    """What timelines call records of instruments, by their category and name."""
+    """Return the labels of instruments' records in timelines, by category and name of the
+    record."""
     names: dict[tuple[str, str], str] = {}
     for instrument in installed_instruments():
         for record, label in instrument.event_names.items():
@@ -80,8 +81,8 @@ def event_names() -> dict[tuple[str, str], str]:
 
 
 def workers(run: Run) -> dict[tuple[str, int, int], str]:
-    """Names of the processes that load, by (host, rank, pid); with the loader's number where there
-    are several."""
+    """Return the names of loader worker processes, by (host, rank, pid). A name includes the
+    loader's number if there are several loaders."""
     query = (
         f"SELECT DISTINCT host, rank, pid, args FROM spans WHERE kind = '{LOADER}' AND category ="
         " 'data' AND name = 'preprocess' AND args IS NOT NULL ORDER BY ALL"

@@ -1,24 +1,24 @@
-"""Trace events in JSON: the format of chrome://tracing, Perfetto, speedscope and others, and
-DFTracer's dialect of it.
+"""Exports as JSON trace events: Chrome's format (``chrome``) and DFTracer's dialect (``pfw``).
 
-``chrome`` is one strict JSON object with all events, sorted. Times are microseconds since the first
-event, with nanoseconds behind the point: the 64-bit floating-point numbers of readers can hold no
-nanoseconds since 1970. ``otherData`` says when the first event was. The format has one stack a
-thread: of a span that overlaps another without lying in it (coroutines and generators that take
-turns, work of a device) Perfetto 52 draws nothing, and counts it as an error. Such a span gets a
-thread of its own, beside the one that it was in.
+``chrome`` is read by chrome://tracing, Perfetto, speedscope and other tools. It is one strict JSON
+object with all events, sorted. Times are microseconds since the first event, with nanoseconds after
+the decimal point: readers use 64-bit floating-point numbers, which cannot hold nanoseconds since
+1970. ``otherData`` has the time of the first event. The format has one stack for each thread. If a
+span overlaps another without being nested in it (coroutines and generators that take turns, work of
+a device), Perfetto 52 does not draw it, and counts an error. Such a span is moved to an extra
+thread, shown next to its own.
 
-``pfw`` is DFTracer's trace: one object a line between ``[`` and ``]``, without commas, in a gzip
+``pfw`` is DFTracer's trace: one object per line between ``[`` and ``]``, without commas, in a gzip
 file for each process. DFAnalyzer (0.0.9 with dftracer-utils 0.0.12, 0.0.9.post61 with
 0.0.14.post8), dftracer_validate and Perfetto all read it. Times are whole microseconds, ``ts`` on
-the wall clock. A span lasts from the microsecond in which it began to that in which it ended, so
-that spans that lie in one another still do, and sums are right on average. There are neither
-instants nor counters: a mark is an event that lasts 0 µs, a counter is left out. What voirkit
-records of torch's steps by itself has the names of annotations: it is left out of a run whose
-script has annotations of its own, where all would count twice.
+the wall clock. Start and end of a span are rounded down, so that nested spans stay nested and sums
+are right on average. The format has neither instants nor counters: a mark is an event that lasts
+0 µs, a counter is left out. The spans that voirkit records of torch's steps have the same names as
+annotations of a script. If the script has such annotations, voirkit's spans are left out, since
+everything would count twice.
 
-The text of events is made by SQL: DuckDB writes a million of them in half a second, python in
-three. Every text in it passes through ``to_json``, so that every line is strict JSON.
+SQL makes the text of the events: DuckDB writes a million of them in half a second, python in three.
+Every string in an event passes through ``to_json``, so that every line is strict JSON.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from voirkit.runs.selection import Selection
 
 _LINES_AT_ONCE = 10_000
-VERSION = 20003  # what DFTracer 2.2.0 calls itself in its traces
+VERSION = 20003  # the version number in the traces of DFTracer 2.2.0
 
 _KEY = "to_json(value_key)::VARCHAR"
-# nan becomes null where it is recorded
+# nan is already recorded as null
 _NUMBER = (
     "CASE WHEN number IS NULL THEN 'null' WHEN isfinite(number) THEN number::VARCHAR ELSE"
     " to_json(number::VARCHAR)::VARCHAR END"
@@ -67,9 +67,9 @@ _NUMBER = (
 _OWN_NUMBER = f"concat({_KEY}, ':', CASE WHEN value IS NULL THEN {_NUMBER} ELSE value::VARCHAR END)"
 _MERGED = f"json_merge_patch(args, concat('{{', {_OWN_NUMBER}, '}}'))::VARCHAR"
 
-# The arguments of an event of the table `events`, its own number among them, as the inside of an
-# object: no braces; null if there are none. An argument that has the same name is replaced, since a
-# key that stands twice means different things to different readers.
+# The arguments of an event in the table `events`, its own number included, as JSON members without
+# the braces of the object; null without arguments. The number replaces an argument of the same
+# name, since readers treat a repeated key in different ways.
 ARGUMENTS = f"""CASE
     WHEN value_key IS NULL THEN args[2:-2]
     WHEN args IS NULL THEN {_OWN_NUMBER}
@@ -79,32 +79,33 @@ END"""
 
 
 def dumps(value: object) -> str:
-    """Strict JSON without spaces. Raises ValueError: it holds nan or inf."""
+    """Return a value as strict JSON without spaces. Raises ValueError if it holds nan or inf."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def digest(text: str) -> str:
-    """16 hexadecimal digits that stand for a text, as DFTracer has them for hosts and commands."""
+    """Return a text's hash of 16 hexadecimal digits, as DFTracer has for hosts and commands."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 # chrome
 
-_FIRST_EXTRA = 1 << 22  # Linux gives no thread this number, nor a higher one
-# The part of a thread's name that says what is drawn beside it; none of what is drawn in it.
+_FIRST_EXTRA = 1 << 22  # Linux never uses this thread id or a higher one
+# The suffix for the name of an extra thread: the kind of the events on it. It is empty for events
+# that stay on their own thread.
 _SUFFIX = (
     "CASE WHEN kind IN ('span', 'phase', 'loader', 'mark', 'meta', 'counter') THEN '' ELSE kind END"
 )
 
-# Microseconds of a number of nanoseconds.
+# SQL that writes a number of nanoseconds as microseconds, with three decimals unless all are zero.
 _US = (
     "{0} // 1000, CASE WHEN {0} % 1000 = 0 THEN '' ELSE concat('.', lpad(({0} % 1000)::VARCHAR, 3,"
     " '0')) END"
 )
 _WHO = f"',\"pid\":', shown_pid, ',\"tid\":', shown_tid, ',\"ts\":', {_US.format('since_ns')}"
-# Readers add floating-point numbers: of start and duration the sum must not lie behind the time
-# with which the next event begins, or speedscope 1.25 takes that one to lie in this one, which it
-# then never closes.
+# Readers add start and duration as floating-point numbers. The sum must not be later than the start
+# of the next event: otherwise speedscope 1.25 takes the next event to be nested in this one, and
+# then fails to close it.
 _START, _END = "(since_ns / 1000)", "((since_ns + duration_ns) / 1000)"
 _DURATION = f"""CASE
     WHEN {_START} + duration_ns / 1000 = {_END} THEN concat({_US.format("duration_ns")})
@@ -122,14 +123,14 @@ _LINES = {
 _SPAN = (
     f"""concat({_NAME}, {_WHO}, ',"dur":', {_DURATION}, ',"ph":"X","args":{{', arguments, '}}}}')"""
 )
-# Arrows between the spans that have the same argument `flow`, in the order of their starts.
+# Arrows that connect the spans with the same argument `flow`, in the order of their starts.
 _ARROW = f"""concat('{{"name":"flow","cat":"flow","id":', arrow, ',"ph":"',
     CASE WHEN turn = 1 THEN 's' WHEN turn = turns THEN 'f","bp":"e' ELSE 't' END,
     '"', {_WHO}, '}}')"""
 
 
 def write_chrome(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write one file; compressed with gzip if its name ends in ``.gz``."""
+    """Write a ``chrome`` trace to one file, compressed with gzip if its name ends in ``.gz``."""
     extents = run.extents(selection)
     extra = _find_extra_threads(run, selection, run.connection())
     first_ns = min((extent.first_ns for extent in extents), default=0)
@@ -148,15 +149,18 @@ def write_chrome(run: Run, selection: Selection, target: str) -> list[str]:
 
 
 def _describe_run(run: Run, first_ns: int) -> dict[str, Any]:
-    """The header of the whole trace: ``first_event_ns`` is where its times begin, in nanoseconds
-    since 1970, as a text."""
+    """Return the header of the trace.
+
+    Its ``first_event_ns`` is the time of the first event in nanoseconds since 1970, as a string.
+    All times of the trace are relative to it.
+    """
     keys = ("voirkit", "command", "host", "started", "git_revision", "world_size")
     facts = {key: value for key, value in run.manifest.items() if key in keys}
     return {"run": run.name, **facts, "first_event_ns": str(first_ns)}
 
 
 def _unique_pids(extents: list[Extent]) -> list[int]:
-    """The process ids as the format has them: unique, which those of several hosts need not be."""
+    """Return a unique process id for each process; the real ids of several hosts may be equal."""
     used: set[int] = set()
     last = max((extent.process.pid for extent in extents), default=0)
     pids = []
@@ -171,13 +175,13 @@ def _unique_pids(extents: list[Extent]) -> list[int]:
 
 
 class _ExtraThread(NamedTuple):
-    """A thread that is made up, for what is drawn beside a real one."""
+    """An artificial thread for spans that are drawn next to a real thread."""
 
     host: str
     rank: int
     pid: int
     tid: int  # of the real thread
-    suffix: str  # of the real thread's name
+    suffix: str  # appended to the real thread's name
     shown_tid: int
 
 
@@ -215,8 +219,10 @@ def _metadata_line(kind: str, pid: int, tid: int, **arguments: object) -> str:
 
 
 def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_ns: int) -> str:
-    """Lines without the commas between them, sorted by time; of two events that begin at once the
-    longer is first."""
+    """Return an SQL query for the lines of the events, without commas between them.
+
+    They are sorted by start; if two events begin at the same time, the longer is first.
+    """
     rows = []
     for extent, shown_pid in zip(extents, _unique_pids(extents), strict=True):
         process = extent.process
@@ -245,7 +251,7 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
     counts += (
         "min(pid) OVER (PARTITION BY flow) < max(pid) OVER (PARTITION BY flow) AS leads_elsewhere, "
     )
-    # of an id that is not a number Perfetto draws no arrow
+    # Perfetto draws an arrow only if its id is a number
     counts += "dense_rank() OVER (ORDER BY flow) AS arrow"
     turns = f"SELECT *, {counts} FROM ({flows}) WINDOW w AS (PARTITION BY flow ORDER BY since_ns)"
     order = "since_ns, duration_ns, shown_pid, shown_tid, kind"
@@ -258,7 +264,7 @@ def _chrome_query(run: Run, selection: Selection, extents: list[Extent], first_n
 
 
 def _shown_name() -> str:
-    """An expression for the name of an event; those of the script keep their names."""
+    """Return an SQL expression for the shown name of an event; the script's spans keep theirs."""
     cases = " ".join(
         f"WHEN ({quoted(category)}, {quoted(name)}) THEN {quoted(label)}"
         for (category, name), label in event_names().items()
@@ -271,7 +277,10 @@ def _shown_name() -> str:
 def _find_extra_threads(
     run: Run, selection: Selection, connection: duckdb.DuckDBPyConnection
 ) -> list[_ExtraThread]:
-    """Find what is to be drawn beside its thread, for ``_with_shown_tid``."""
+    """Find the spans to draw next to their thread, and return the extra threads for them.
+
+    Creates the tables that ``_with_shown_tid`` uses.
+    """
     events = f"SELECT *, {_SUFFIX} AS suffix FROM ({run.events(selection)})"
     connection.execute(
         "CREATE OR REPLACE TABLE chrome_threads AS SELECT row_number() OVER (ORDER BY host, rank,"
@@ -287,7 +296,7 @@ def _find_extra_threads(
     )
     spans: Iterator[tuple[int, int, int]] = (row for batch in run.fetch(query) for row in batch)
     for lane in overlapping(spans):
-        if lane != last:  # spans of the same times are in the same lane
+        if lane != last:  # spans with equal start and end share a lane (an extra thread)
             lanes.extend(lane)
         last = lane
     _store(connection, lanes)
@@ -305,7 +314,7 @@ def _find_extra_threads(
 
 
 def _with_shown_tid(events: str) -> str:
-    """A query for these events with the thread that they are drawn in, ``shown_tid``."""
+    """Return a query that adds to each event the thread in which it is drawn, ``shown_tid``."""
     return f"""SELECT e.*, coalesce(shown_tid, e.tid) AS shown_tid
         FROM (SELECT *, {_SUFFIX} AS suffix FROM ({events})) e
         JOIN chrome_threads USING (host, rank, pid, tid, suffix)
@@ -316,7 +325,7 @@ def _with_shown_tid(events: str) -> str:
 
 
 def _store(connection: duckdb.DuckDBPyConnection, lanes: array[int]) -> None:
-    """Put (thread, start, end, lane) into a table."""
+    """Store the rows (thread, start, end, lane) in the table ``chrome_lanes``."""
     import numpy as np
 
     columns = np.frombuffer(lanes, np.int64).reshape(-1, 4)
@@ -333,12 +342,14 @@ def _store(connection: duckdb.DuckDBPyConnection, lanes: array[int]) -> None:
     connection.unregister("found_lanes")
 
 
-# DFTracer's
+# DFTracer's format
 
 
 def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a file for each process into a folder; everything into one file if the target's name
-    ends in ``.pfw`` or ``.pfw.gz``."""
+    """Write a ``pfw`` file for each process into a folder.
+
+    If the target is stdout, or its name ends in ``.pfw`` or ``.pfw.gz``, write all processes there.
+    """
     files = _pfw_files(run, run.extents(selection), target)
     processes = [
         (extent.process, number)
@@ -347,7 +358,7 @@ def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
     ]
     rows = (row for batch in run.fetch(_pfw_query(run, selection, processes)) for row in batch)
     rows_by_file = groupby(rows, itemgetter(0))
-    ahead = next(rows_by_file, None)  # the number of a file, and its rows
+    ahead = next(rows_by_file, None)  # the number of the next file, and its rows
     for number, (path, extents) in enumerate(files.items()):
         with text(path) as write:
             write("[\n")
@@ -365,7 +376,7 @@ def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
 
 
 def _pfw_files(run: Run, extents: list[Extent], target: str) -> dict[str, list[Extent]]:
-    """The processes whose events go into each file."""
+    """Return the paths of the files, each with the processes whose events it gets."""
     if target == STDOUT or target.endswith((".pfw", ".pfw.gz")):
         return {target: extents}
     if not extents:
@@ -374,16 +385,16 @@ def _pfw_files(run: Run, extents: list[Extent], target: str) -> dict[str, list[E
 
 
 def stem(process: Process) -> str:
-    """The name of a process's file, without its suffix."""
+    """Return the name of a process's file, without its suffix."""
     host = "".join(c if c.isalnum() or c in "._-" else "_" for c in process.host)
     return f"{host}-r{process.rank}-{process.pid}"
 
 
-# Arguments that are called like one of the format's own get another name: a key that stands twice
-# means different things to readers.
+# An argument with the name of one of the format's own is renamed: readers treat a repeated key in
+# different ways.
 _ARGUMENTS = "replace(arguments, '\"hhash\":', '\"_hhash\":')"
 _OF_METADATA = f"""replace(replace({_ARGUMENTS}, '"name":', '"_name":'), '"value":', '"_value":')"""
-# A line of an event without its id, and of one that is metadata.
+# The line of an event, without its id; then the line of a metadata event.
 _PFW_EVENT = f"""concat(
     '"name":', to_json(name), ',"cat":', to_json(category),
     ',"pid":', pid, ',"tid":', tid, ',"ts":', wall_ns // 1000,
@@ -396,7 +407,7 @@ _PFW_METADATA = f"""concat(
 
 
 def _pfw_query(run: Run, selection: Selection, processes: list[tuple[Process, int]]) -> str:
-    """(number of the file, line without its id), sorted."""
+    """Return an SQL query for (file number, line without its id), sorted by file and time."""
     rows = [
         [process.host, process.rank, process.pid, file, digest(process.host)]
         for process, file in processes
@@ -422,7 +433,7 @@ def _pfw_record(
     tid: int | None = None,
     **more: Any,
 ) -> str:
-    """A line of the format's own bookkeeping."""
+    """Return a line of the format's own metadata or of its start and end events."""
     record = {
         "name": name,
         "cat": "dftracer",
@@ -435,7 +446,7 @@ def _pfw_record(
 
 
 def _pfw_head(run: Run, extent: Extent) -> str:
-    """The first lines of a process."""
+    """Return the first lines of a process: its metadata and its start event."""
     process = extent.process
     command = " ".join(process.argv)
     executable = process.argv[0] if process.argv else process.name
@@ -468,7 +479,7 @@ def _pfw_head(run: Run, extent: Extent) -> str:
 
 
 def _pfw_end(extent: Extent) -> str:
-    """The last line of a process."""
+    """Return the last line of a process: its end event."""
     arguments = {"num_events": extent.events}
     end_us = extent.last_ns // 1000
     return _pfw_record(extent.process, "end", arguments, ts=end_us, dur=0, ph="X")

@@ -1,5 +1,8 @@
-"""What is wrong with a run, by kind: the words and the documentation of each kind are in
-``catalogue``, what finds it in rules of instruments (``Instrument.findings``)."""
+"""Findings about a run: instruments' rules make them, with texts from a catalogue.
+
+The rules are ``Instrument.findings``. ``catalogue`` has the texts and the documentation of each
+kind of finding.
+"""
 
 from __future__ import annotations
 

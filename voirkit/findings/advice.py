@@ -1,5 +1,7 @@
-"""Kinds of general advice: what could save the time of the part that a run is bound by, where no
-finding explains that time."""
+"""Kinds of general advice: ways to save time in the part that bounds a run.
+
+They are used where no finding explains that time.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every kind of finding: its words in a report and its documentation, of which ``docs/findings.md``
-and ``voirkit explain`` are made.
+"""Catalogue of all kinds of findings: the texts of each in a report, and its documentation.
 
-A template names the figures of the evidence that it is filled with (``{steps}``), and ``{where}``,
+``docs/findings.md`` and ``voirkit explain`` are made from the documentation. The texts in a report
+are templates: ``{steps}`` is filled with this figure of the finding's evidence, ``{where}`` with
 the line of the program.
 """
 

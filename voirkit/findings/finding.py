@@ -1,5 +1,5 @@
-"""A finding: something that is wrong with a run, where, why that is said, and what to do about it;
-and how findings are ranked."""
+"""A finding: something that is wrong with a run, where it is, the evidence, and what to do about
+it; and the ranking of findings."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class Finding:
     """Something that is wrong with a run.
 
     Attributes:
-        kind: Of the catalogue.
-        because: The evidence, a sentence or two.
+        kind: Name of its kind in the catalogue.
+        because: The evidence, in a sentence or two.
         next: What to do about it.
-        where: The line of the program (``train.py:12``); empty where none is known.
-        gain: The share of the run's time that mending it would save; None where nobody can know. Of
-            kinds without a source of that figure it ranks them, and is not printed.
-        explains: The kind of verdict whose time it explains, so that no general advice speaks of
-            the same time; empty for none.
-        evidence: The figures that it rests on.
+        where: The line of the program (``train.py:12``); empty if unknown.
+        gain: The share of the run's time that fixing it would save; None if unknown. If its kind
+            does not say where this figure comes from (``Kind.gain``), the figure is used to rank
+            the finding but not printed.
+        explains: The kind of verdict that it explains, so that no general advice is given about the
+            same time; empty for none.
+        evidence: The figures on which it is based.
     """
 
     kind: str
@@ -51,8 +52,9 @@ class Finding:
         gain: float | None = None,
         explains: str = "",
     ) -> Finding:
-        """A finding in the words of the catalogue, whose templates are filled with ``evidence`` and
-        ``where``; figures whose name ends with ``_words`` are for the templates alone.
+        """Make a finding with the texts of the catalogue: ``evidence`` and ``where`` fill the
+        templates. Figures whose name ends with ``_words`` are used in the templates only, and not
+        kept.
 
         Raises:
             KeyError: The kind is not in the catalogue, or its templates ask for a figure that is
@@ -67,21 +69,21 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How grave it is, by its kind."""
+        """Severity of the finding, by its kind."""
         return CATALOGUE[self.kind].severity
 
     @property
     def printed_gain(self) -> float | None:
-        """``gain``, where its kind says where it comes from."""
+        """``gain``, if the kind says where this figure comes from; otherwise None."""
         return self.gain if CATALOGUE[self.kind].gain else None
 
     @property
     def part_of(self) -> str:
-        """The kind of verdict of whose time it is a part, by its kind."""
+        """``Kind.part_of`` of its kind: the kind of verdict whose time it accounts for in part."""
         return CATALOGUE[self.kind].part_of
 
     def document(self) -> dict[str, Any]:
-        """An entry of ``findings`` in ``summary.json``."""
+        """Return the entry of ``findings`` in ``summary.json``."""
         return {
             "kind": self.kind,
             "severity": self.severity.name.lower(),
@@ -94,12 +96,14 @@ class Finding:
 
 
 def findings_of(summary: Summary, failures: PartFailures) -> list[Finding]:
-    """What the rules of all instruments find in a summary, the gravest first, without what a
-    finding of a more specific kind silences. A rule that fails costs its own findings.
+    """Return the findings of all instruments' rules in a summary, the gravest first.
+
+    Findings that a more specific finding silences (``Kind.silences``) are left out. If the rules of
+    an instrument fail, only the findings of that instrument are missing.
 
     Args:
-        summary: With the parts of instruments, ``steps``, ``evaluation`` and ``wall``.
-        failures: Gets what fails.
+        summary: The summary, with the parts of instruments, ``steps``, ``evaluation`` and ``wall``.
+        failures: Collects the failures of rules.
     """
     findings: list[Finding] = []
     for instrument in installed_instruments():
@@ -115,11 +119,11 @@ def _applied(rules: str, summary: Summary) -> list[Finding]:
 
 
 def alerts_of(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """``alerts`` of a summary: all findings but those that only cost time, which are advice of the
-    verdict."""
+    """Return the entry ``alerts`` of a summary: all findings except those that only cost time,
+    which become advice of the verdict."""
     return [finding.document() for finding in findings if finding.severity != Severity.TIME]
 
 
 def ranked(findings: Iterable[Finding]) -> list[Finding]:
-    """The gravest first, and of one severity what saves most."""
+    """Return findings, the gravest first; of the same severity, the largest gain first."""
     return sorted(findings, key=lambda finding: (finding.severity, -(finding.gain or 0.0)))

@@ -1,4 +1,4 @@
-"""Kinds of halts: a run in which no step ends any more, and ranks that end before the others."""
+"""Kinds of findings about halts: a run that makes no more steps, and a rank that ends too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of finding is."""
+"""Kinds of findings, and their severity."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from enum import IntEnum
 
 
 class Severity(IntEnum):
-    """How grave a finding is; the gravest first."""
+    """Severity of a finding, the gravest first."""
 
-    BUG = 0  # the training is not what its author means it to be
-    MEASUREMENT = 1  # the times of this run are not the script's own
-    MEMORY = 2  # memory is held or copied that is of no use
-    SYMPTOM = 3  # something is wrong, and a flag would tell what
+    BUG = 0  # the script does not train as its author intends
+    MEASUREMENT = 1  # something other than the script affects the times of this run
+    MEMORY = 2  # memory is held or copied needlessly
+    SYMPTOM = 3  # something is wrong, and a flag would show what it is
     TIME = 4  # time is lost
-    ADVICE = 5  # what could save time of the part that takes most
-    VERDICT = 6  # what the run is bound by
+    ADVICE = 5  # the part of the run that takes the most time could take less
+    VERDICT = 6  # the bottleneck of the run
 
 
 @dataclass(frozen=True)
@@ -23,23 +23,24 @@ class Kind:
     """One kind of finding.
 
     Attributes:
-        name: As in ``summary.json`` and for ``voirkit explain``.
-        severity: How grave it is.
-        because: Template of what a report says of it; empty for verdicts and silent bugs, whose
-            words are made where they are found.
-        next: Template of what to do about it; the same.
+        name: Name in ``summary.json`` and for ``voirkit explain``.
+        severity: Severity of its findings.
+        because: Template of the evidence in a report; empty for verdicts and silent bugs, whose
+            texts are made by the code that finds them.
+        next: Template of what to do about it; empty for verdicts and silent bugs.
         meaning: What it means, for the documentation.
-        condition: When it is said, with its thresholds.
+        condition: When it is reported, with its thresholds.
         confirm: How to confirm it.
-        mend: How to mend it, with an example.
-        example: The command that shows it, on a script of the project; empty where there is none.
-        gain: Where the figure of what mending it would save comes from; empty where none is
+        mend: How to fix it, with an example.
+        example: A command that shows it on a script of this project; empty if there is none.
+        gain: Where the figure for the time that a fix would save comes from; empty if no figure is
             printed.
-        explains: The kind of verdict whose time it explains; no general advice is given about the
-            same time then.
-        part_of: The kind of verdict of whose time it is a part: it is ranked with the general
-            advice, by what it would save.
-        silences: Kinds of the same cause, or of what follows from it, that are not told beside it.
+        explains: The kind of verdict that it explains, so that no general advice is given about the
+            same time; empty for none.
+        part_of: The kind of verdict whose time it accounts for in part. Its findings are ranked
+            with the general advice, by what they would save. Empty for none.
+        silences: Kinds that have the same cause or follow from it; they are not reported beside
+            it.
     """
 
     name: str

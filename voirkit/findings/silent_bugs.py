@@ -1,6 +1,8 @@
-"""Kinds of silent bugs, which ``--checks`` looks for. Their words are made of the facts of the run
-(``voirkit_instruments.checks``); two are also found without that flag, in the words that stand
-here."""
+"""Kinds of silent bugs, which ``--checks`` looks for.
+
+Their report texts are made from the facts of the run (``voirkit_instruments.checks``). Kinds with a
+``because`` are also found without that flag, and then reported with the text given here.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Kinds of verdict: what a run is bound by. Their words are made of the figures of the run
-(``voirkit.analysis.verdict.diagnosis``)."""
+"""Kinds of verdicts: each names what a run is bound by.
+
+``voirkit.analysis.verdict.diagnosis`` makes their report texts from the figures of the run.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A run that goes on: what its files tell so far, and the view of it that stays below a terminal's
-lines.
+"""A run in progress: its records so far, and the live view of it in a terminal.
 
-This module has the picture that a view shows of a run at a moment: plain values, made from a run
-that goes on or from the summary of one that is over.
+This module defines ``Picture``, the state of a run that a view shows. It holds plain values, from
+the records of a run in progress or from the summary of a run that is over.
 """
 
 from __future__ import annotations
@@ -20,21 +19,20 @@ if TYPE_CHECKING:
     import psutil
 
 
-HISTORY = 24  # values of a rate's history
+HISTORY = 24  # maximum number of values in the history of a rate
 
 
 class Number(NamedTuple):
     """A figure with a name."""
 
     name: str  # such as ``train_rate``, ``loss``, ``train loss``
-    value: float  # now
+    value: float  # current value
     units: str  # may be empty
-    history: Sequence[float]  # values up to now, at even distances
+    history: Sequence[float]  # values up to now, evenly spaced
 
 
 class Progress(NamedTuple):
-    """How far something is; ``left_s`` is the seconds that it will still take, or None if that is
-    not known."""
+    """Progress of a task. ``left_s``: the seconds that it will still take; None if unknown."""
 
     label: str
     n: float
@@ -43,8 +41,8 @@ class Progress(NamedTuple):
 
 
 class Worker(NamedTuple):
-    """A loader's worker process: its id, and the share of a core that it used since the last
-    look."""
+    """A worker process of a loader: its process id, and the share of a core that it used since the
+    last sample."""
 
     pid: int
     share: float
@@ -52,19 +50,19 @@ class Worker(NamedTuple):
 
 @dataclass
 class Picture:
-    """A run at a moment; what is not known is empty or None."""
+    """The state of a run at one moment; unknown values are empty or None."""
 
-    title: str = ""  # what was run
-    state: str = ""  # how it goes: ``running``, or how it ended, in words
-    is_over: bool = False  # whether nothing will change any more
-    elapsed_s: float | None = None  # since it began
-    # ``n``, ``time_s``, ``phases`` and maybe ``wait_known``, as in ``summary.json``, of the steps
-    # that are shown
+    title: str = ""  # the command that was run
+    state: str = ""  # ``running``, or how the run ended, in words
+    is_over: bool = False  # True if nothing will change any more
+    elapsed_s: float | None = None  # seconds since the run began
+    # figures of the steps that are shown: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``,
+    # as in ``summary.json``
     steps: Mapping[str, Any] | None = None
-    # how long these steps took together; None if they are the whole run's
+    # total time of the steps that are shown; None if they are all steps of the run
     shown_s: float | None = None
-    n_steps: int = 0  # steps of the training so far, as far as they have been counted
-    is_counted: bool = True  # whether all have been
+    n_steps: int = 0  # number of training steps so far that have been counted
+    is_counted: bool = True  # True if all training steps so far have been counted
     rates: Sequence[Number] = ()
     progress: Sequence[Progress] = ()
     numbers: Sequence[Number] = ()
@@ -73,16 +71,16 @@ class Picture:
     devices: Sequence[Number] = ()
     ranks: Sequence[Mapping[str, Any]] = ()
     verdict: Mapping[str, Any] | None = None
-    # the account of the whole wall time, of a run that is over
+    # ``wall`` of the summary, the account of the whole wall time; only for a run that is over
     wall: Mapping[str, Any] | None = None
-    evaluation: Mapping[str, Any] | None = None  # what is known of its evaluation
+    evaluation: Mapping[str, Any] | None = None  # ``evaluation`` of the summary
     warnings: Sequence[str] = field(default_factory=list)
-    # when the last step of each rank ended, in seconds since the epoch by its host's clock
+    # by rank: when its last step ended, in seconds since the epoch, on its host's clock
     last_step_s: Mapping[int, float] = field(default_factory=dict)
 
 
 def of_summary(summary: Mapping[str, Any]) -> Picture:
-    """The last picture of a run that is over."""
+    """Return the final picture of a run that is over, from its summary."""
     picture = Picture(is_over=True)
     picture.title = title_of(summary.get("command") or [])
     picture.state = ended(str(summary.get("ended")), summary.get("exit_code"))
@@ -113,7 +111,8 @@ def of_summary(summary: Mapping[str, Any]) -> Picture:
 
 
 def _warnings(summary: Mapping[str, Any]) -> list[str]:
-    """The first lines of alerts and warnings, and what was dropped."""
+    """Return the first line of each alert and warning; before them, if records were dropped, their
+    number."""
     texts = [alert["because"] for alert in summary.get("alerts") or []]
     texts += summary.get("warnings") or []
     warnings = [str(text).split("\n")[0] for text in texts]
@@ -124,12 +123,12 @@ def _warnings(summary: Mapping[str, Any]) -> list[str]:
 
 
 def title_of(command: Sequence[str]) -> str:
-    """A command as one line."""
+    """Return a command as one line."""
     return " ".join(command) or "(unknown command)"
 
 
 def ended(how: str, exit_code: int | None) -> str:
-    """How a run ended, in words."""
+    """Describe how a run ended, in words."""
     code = "" if exit_code is None else f", exit code {exit_code}"
     words = {
         "running": "is running",
@@ -142,24 +141,25 @@ def ended(how: str, exit_code: int | None) -> str:
     return words.get(how, "ended") + code
 
 
-# a loader's workers while they work
+# worker processes of loaders
 
 
-_MOST = 64  # workers
+_MOST = 64  # maximum number of workers to sample
 
 
 class Workers:
-    """The worker processes below a process. ``pid``: the process that trains."""
+    """Sampler of the loader worker processes that are children of a process. ``pid``: the process
+    that trains."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        # by process: when it was sampled, seconds of a core that it had used
+        # by process id: the time of the last sample, and the CPU seconds used until then
         self._before: dict[int, tuple[float, float]] = {}
 
     def sample(self) -> list[Worker]:
-        """Those that run now, and how busy each was since the last sample; a new one, since its
-        start."""
-        # not before somebody looks: the program that voirkit runs has not imported it
+        """Return the workers that run now, and how busy each was since the last sample; a new
+        worker since its start."""
+        # imported here, because only a view needs it and the program may not have imported it
         import psutil
 
         workers, before = [], {}
@@ -180,8 +180,8 @@ class Workers:
 
 
 def _workers_below(pid: int) -> list[psutil.Process]:
-    """The children that run the same program: one that was forked has its parent's command, one
-    that was spawned reports it."""
+    """Return the child processes that run the same program. A forked worker has the command line of
+    its parent, a spawned worker has ``spawn_main`` in its own."""
     import psutil
 
     try:

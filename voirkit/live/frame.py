@@ -1,9 +1,9 @@
-"""A picture of a run as lines for a terminal of some size, for `--dash` and `voirkit watch`. Pure
-functions.
+"""Drawing of a run's ``Picture`` as lines for a terminal of a given size, for `--dash` and `voirkit
+watch`. Pure functions.
 
-Cells (widths, cutting, colours, small bars) by hand on rich's cell widths: a rich table costs 2 ms
-a frame of ten rows (measured, rich 15), which is nearly the whole 1 % of a core that a view may use
-at four frames a second. This costs a tenth of it.
+This module itself cuts and colours text and draws bars; it uses only the cell widths of rich. A
+rich table takes 2 ms for a frame of ten rows (measured, rich 15), nearly all of the 1 % of a core
+that a view may use at four frames per second. This module takes a tenth of that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = (
     "91",
     "",
 )
-LETTERS = {"other": "."}  # in place of a colour; otherwise the first
+LETTERS = {"other": "."}  # letter of a phase if there are no colours; default: its first letter
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"
 
@@ -41,11 +41,11 @@ class TerminalStyle(NamedTuple):
     """The abilities of the terminal."""
 
     color: bool = True
-    blocks: bool = True  # line drawing characters, that is: its encoding is a Unicode one
+    blocks: bool = True  # True if it can show line drawing characters (a Unicode encoding)
 
 
 class Bar(NamedTuple):
-    """How far a task is; ``n`` and ``total`` as given."""
+    """Progress of a task: ``n`` of ``total``, as the caller gave them."""
 
     task: str
     label: str
@@ -56,8 +56,8 @@ class Bar(NamedTuple):
 def bar_lines(
     bars: Sequence[Bar], left_s: Sequence[float | None], columns: int, terminal: TerminalStyle
 ) -> list[str]:
-    """``train  ━━━━━━━────  120/400  30%  0:00:42 left``; what does not fit is left out from the
-    right, the bar last."""
+    """Return lines such as ``train  ━━━━━━━────  120/400  30%  0:00:42 left``. If a line is too
+    long, it is shortened from the right, and the bar is left out last."""
     names = [printable(" ".join(word for word in (bar.task, bar.label) if word)) for bar in bars]
     name_width = min(max(map(width, names), default=0), columns // 3)
     full_block, empty_block = ("━", "─") if terminal.blocks else ("#", "-")
@@ -84,7 +84,8 @@ def bar_lines(
 
 
 def sparkline(values: Sequence[float], terminal: TerminalStyle) -> str:
-    """``▁▃▅█``: values between 0 and the largest of them."""
+    """Return values as a curve such as ``▁▃▅█``, from 0 (or the smallest value if negative) to the
+    largest value."""
     levels = _SPARKS if terminal.blocks else _SPARKS_ASCII
     finite = [value for value in values if -float("inf") < value < float("inf")]
     most, least = max(finite, default=0.0), min([*finite, 0.0])
@@ -97,8 +98,8 @@ def sparkline(values: Sequence[float], terminal: TerminalStyle) -> str:
 
 
 def stacked(shares: Sequence[tuple[str, str, float]], columns: int, terminal: TerminalStyle) -> str:
-    """One bar of parts (name, colour, share; all of them fill ``columns``): in colours, or each
-    part of the first letter of its name."""
+    """Return one bar that is divided into parts (name, colour, share); all parts together fill
+    ``columns``. A part is drawn in its colour, or with its letter if there are no colours."""
     pieces = []
     column, sum_ = 0, 0.0
     for name, colour, share in shares:
@@ -116,32 +117,32 @@ def _letter(phase: str) -> str:
 
 
 def number_text(number: float) -> str:
-    """``400``, ``2.5``."""
+    """Return a number as text: ``400``, ``2.5``."""
     return str(number) if isinstance(number, int) else f"{number:g}"
 
 
 def clock(seconds: float) -> str:
-    """``0:01:23``."""
+    """Return a duration as ``0:01:23``."""
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
 
 
 def printable(text: str, limit: int = 200) -> str:
-    """The beginning of a text with what would move the cursor replaced by blanks."""
+    """Return the beginning of a text, with blanks for characters that would move the cursor."""
     return "".join(c if c.isprintable() else " " for c in text[:limit])
 
 
 def width(text: str) -> int:
-    """Columns that a text takes: two for most CJK characters and emoji."""
+    """Return the columns that a text takes: two for most CJK characters and emoji."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # 13 ms, and most runs give ASCII only
+    from rich.cells import cell_len  # importing it takes 13 ms; most runs show only ASCII
 
     return cell_len(text)
 
 
 def fitted(text: str, columns: int, keep_end: bool = False) -> str:
-    """The text cut to at most that many columns, with dots where something was cut off."""
+    """Return the text cut to at most that many columns, with dots where something was cut off."""
     if width(text) <= columns:
         return text
     if columns <= 2:
@@ -157,13 +158,13 @@ def fitted(text: str, columns: int, keep_end: bool = False) -> str:
 
 
 def padded(text: str, columns: int) -> str:
-    """The text at exactly that many columns."""
+    """Return the text cut or padded to exactly that many columns."""
     text = fitted(text, columns)
     return text + " " * (columns - width(text))
 
 
 def styled(text: str, style: str, terminal: TerminalStyle) -> str:
-    """The text in a style, if the terminal has colours."""
+    """Return the text in a style; unchanged if the terminal has no colours."""
     return f"\033[{style}m{text}\033[0m" if terminal.color and style and text else text
 
 
@@ -191,13 +192,13 @@ COLOURS = {phase.name: _CODES[phase.terminal_colour] for phase in TABLE if phase
 _MOST_RANKS = 8
 _MOST_WARNINGS = 3
 
-# (how soon it is left out where there is no room, lines); in the order in which they are drawn
+# (rank, lines): if there is no room, sections of the highest rank are left out first
 _Section = tuple[int, list[str]]
 
 
 def header_line(title: str, right: str, columns: int, terminal: TerminalStyle) -> str:
-    """``-- main.py  0:01:23  2400 events ------``; of what does not fit the title is cut, and then
-    only the right is there."""
+    """Return a line such as ``-- main.py  0:01:23  2400 events ------``. If it does not fit, the
+    title is cut, and then left out."""
     dash = "─" if terminal.blocks else "-"
     right = f" {printable(right)} "
     if width(right) + 4 > columns:
@@ -210,8 +211,8 @@ def header_line(title: str, right: str, columns: int, terminal: TerminalStyle) -
 
 
 def watch_frame(picture: Picture, size: tuple[int, int], terminal: TerminalStyle) -> list[str]:
-    """The lines of `voirkit watch`: none wider than the terminal less one column, as many as there
-    is room for less two."""
+    """Return the lines of `voirkit watch`. They leave at least one column and two rows of the
+    terminal free."""
     columns, room = size[0] - 1, size[1] - 2
     if columns < 10 or room < 1:
         return []
@@ -223,8 +224,8 @@ def watch_frame(picture: Picture, size: tuple[int, int], terminal: TerminalStyle
 
 
 def picture_lines(picture: Picture, columns: int, room: int, terminal: TerminalStyle) -> list[str]:
-    """The picture's lines without a header; what does not fit is left out, the least important
-    first."""
+    """Return the picture's lines without a header. If there is no room for all sections, the least
+    important ones are left out."""
     sections = list(_sections(picture, columns, terminal))
     fitting = set()
     for number, (_, lines) in sorted(enumerate(sections), key=lambda pair: pair[1][0]):
@@ -275,7 +276,8 @@ def _sections(picture: Picture, columns: int, terminal: TerminalStyle) -> Iterat
 def _step_sections(
     picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle
 ) -> Iterator[_Section]:
-    """The phases of a step, its time, and the parts of other."""
+    """Yield the sections about steps: the phases of a step, its time, and the parts of phase
+    ``other``."""
     shares = _shares(steps)
     bar = [(name, COLOURS[name], share) for name, share in shares if share is not None]
     yield 0, [stacked(bar, columns, terminal)]
@@ -287,14 +289,14 @@ def _step_sections(
 
 
 def _warning(text: str, columns: int, terminal: TerminalStyle) -> list[str]:
-    """A warning in up to two lines."""
+    """Return a warning in up to two lines."""
     lines = wrap(printable(text, 400), max(columns - 9, 2)) or [""]
     head = styled("warning  ", f"{BOLD};{YELLOW}", terminal)
     return [head + lines[0], *lines[1:2]]
 
 
 def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
-    """The share of each phase; None for a wait that is not known."""
+    """Return the share of each phase; None for an unknown wait."""
     shares: list[tuple[str, float | None]] = []
     for name in shown_phases(steps["phases"]):
         is_known = name != "wait" or steps.get("wait_known", True)
@@ -305,10 +307,10 @@ def _shares(steps: Mapping[str, Any]) -> list[tuple[str, float | None]]:
 def _legend(
     shares: Sequence[tuple[str, float | None]], columns: int, terminal: TerminalStyle
 ) -> list[str]:
-    """``wait 61%  forward 9%  …``, each in its colour or after its letter, in as many lines as it
-    takes."""
+    """Return ``wait 61%  forward 9%  …`` in as many lines as needed. Each phase has its colour, or
+    its letter before it if there are no colours."""
     lines: list[str] = []
-    length = 0  # of the last line, without what is not seen
+    length = 0  # length of the last line, without escape sequences
     for name, share in shares:
         letter = "" if terminal.color else f"{_letter(name)} "
         percent = "?" if share is None else f"{share:.0%}"
@@ -326,7 +328,8 @@ def _legend(
 def _step_line(
     picture: Picture, steps: Mapping[str, Any], columns: int, terminal: TerminalStyle
 ) -> str:
-    """``step 12.3 ms (11.9 ms .. 14.2 ms) · the last 154 steps · 2,400 so far``."""
+    """Return ``step 12.3 ms (11.9 ms .. 14.2 ms) · the last 154 steps · 2,400 so far``: the median,
+    10th and 90th percentile of a step's time, and the number of steps."""
     median, p10, p90 = (seconds(steps["time_s"][key], terminal) for key in ("median", "p10", "p90"))
     texts = [f"step {median} ({p10} .. {p90})"]
     if picture.shown_s is not None:
@@ -346,7 +349,7 @@ def _parts(steps: Mapping[str, Any]) -> str:
 
 
 def _numbers(numbers: Sequence[Number], columns: int, terminal: TerminalStyle) -> list[str]:
-    """``train_rate  512 items/s  ▃▄▅``, in columns."""
+    """Return lines such as ``train_rate  512 items/s  ▃▄▅``, aligned in columns."""
     longest_name = max((width(number.name) for number in numbers), default=0)
     name_width = min(longest_name, max(columns // 2, 8))
     texts = [written(number.value, number.units) for number in numbers]
@@ -365,7 +368,7 @@ def _numbers(numbers: Sequence[Number], columns: int, terminal: TerminalStyle) -
 
 
 def _workers(picture: Picture, columns: int) -> str:
-    """``2 loader workers: 97 % 95 % of a core``."""
+    """Return a line such as ``2 loader workers: 97% 95% of a core``."""
     n = picture.workers
     text = "no loader workers" if n == 0 else f"{n} loader worker{'s' if n != 1 else ''}"
     if picture.worker_shares:
@@ -395,7 +398,8 @@ def _ranks(ranks: Sequence[Mapping[str, Any]], columns: int, terminal: TerminalS
 
 
 def _verdict(verdict: Mapping[str, Any], columns: int, terminal: TerminalStyle) -> list[list[str]]:
-    """The kind, in a line; why, in up to three; what to try, in up to four."""
+    """Return the sections of a verdict: its kind, in one line; the reason, in up to three lines, or
+    beside the kind if it fits; what to try, in up to four lines."""
     because = wrap(printable(verdict["because"], 400), columns)
     style = BOLD if verdict["kind"] in ("balanced", "unknown") else f"{BOLD};{RED}"
     kind, why = verdict["kind"], verdict["because"]
@@ -408,7 +412,7 @@ def _verdict(verdict: Mapping[str, Any], columns: int, terminal: TerminalStyle) 
 
 
 def _packed(words: Sequence[str], columns: int) -> list[str]:
-    """Words in as few lines as they fit into."""
+    """Return the words in as few lines as possible."""
     lines: list[str] = []
     for word in words:
         if lines and width(lines[-1]) + 3 + width(word) <= columns:
@@ -419,8 +423,8 @@ def _packed(words: Sequence[str], columns: int) -> list[str]:
 
 
 def plain_words(picture: Picture) -> str:
-    """The breakdown in a few words, for a line of a log: ``step 12.3 ms: wait 61%, forward 20% |
-    train_rate 512 items/s``."""
+    """Return the breakdown in a few words, for a line of a log:
+    ``step 12.3 ms: wait 61%, forward 20% | train_rate 512 items/s``."""
     if picture.steps is None:
         return ""
     shares = ", ".join(
@@ -436,6 +440,6 @@ def plain_words(picture: Picture) -> str:
 
 
 def seconds(value: float, terminal: TerminalStyle) -> str:
-    """Seconds as people read them."""
+    """Return a duration in a readable unit, such as ``12.3 ms``."""
     text = duration(value)
     return text if terminal.blocks else text.replace("µ", "u")

@@ -1,5 +1,7 @@
-"""A run as seen from outside while it goes on: its directory is read, nothing in it is written, and
-no clock of another host is trusted."""
+"""Live view of a run from another process, which reads the run directory.
+
+Nothing is written to the directory, and no clock of another host is trusted.
+"""
 
 from __future__ import annotations
 
@@ -19,38 +21,38 @@ from voirkit.runs.other_processes import goes_on, is_alive, is_here
 from voirkit.runs.summary import Moments
 from voirkit.trace.reader import Process
 
-NEWEST = 1 << 18  # bytes of a file that are read of what was there before the first update
-REMEMBERED = 64  # values of a key
+NEWEST = 1 << 18  # bytes read from the end of a file that is read for the first time
+REMEMBERED = 64  # number of last values kept for each key
 
 
 @dataclass
 class Logged:
-    """The values of one key of one task."""
+    """The logged values of one key of one task."""
 
     task: str
     key: str
     units: str = ""
-    first: float = 0.0  # the first that was read; of a long run it is not the run's first
-    n: int = 0  # how many have been read
-    values: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # the last ones
+    first: float = 0.0  # the first value read; in a long run, not the run's first value
+    n: int = 0  # number of values read
+    values: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))  # last values
 
 
 class Log:
     """The log streams of a run.
 
     Args:
-        path: The run directory; it need not be there yet.
+        path: The run directory; it need not exist yet.
     """
 
     def __init__(self, path: str) -> None:
         self._folder = os.path.join(path, "stream")
         self._at: dict[str, int] = {}
         self.rows: dict[tuple[str, str], Logged] = {}  # by task and key
-        # what was logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description
+        # (i, n) logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description
         self.progress: dict[tuple[str, str], tuple[float, float]] = {}
 
     def update(self) -> None:
-        """Take in what has been logged since the last update. Raises OSError: the folder cannot be
+        """Read the events logged since the last update. Raises OSError if the folder cannot be
         read."""
         try:
             names = sorted(os.listdir(self._folder))
@@ -61,7 +63,7 @@ class Log:
                 self._read(os.path.join(self._folder, name))
 
     def bars(self) -> list[Progress]:
-        """The progress that was logged, in order of first appearance."""
+        """Return the logged progress of each task and description, in order of first appearance."""
         return [
             Progress(" ".join(word for word in key if word), *pair, None)
             for key, pair in self.progress.items()
@@ -83,7 +85,7 @@ class Log:
         for line in text[:length].splitlines():
             try:
                 event = json.loads(line)
-            except (ValueError, RecursionError):  # cut off where the reading began, or damaged
+            except (ValueError, RecursionError):  # the first line read may be cut; or it is damaged
                 continue
             if isinstance(event, dict) and "$event" not in event:
                 self._add(event)
@@ -119,39 +121,46 @@ def _number(row: Logged) -> Number:
 
 
 def _may_run(process: Process) -> bool:
-    """True if a process runs; also if it does so on another host, where nobody can know."""
+    """True if a process runs, or may run: on another host this cannot be known."""
     if not is_here(process.host):
         return True
     return is_alive(process.pid, process.perf_counter_ns, process.time_ns)
 
 
-SILENT_S = 30.0  # after which a warning says that nothing has been recorded for so long
-COMPLETED_WITHIN_S = 60.0  # how long the end of a run may take to write its summary
+SILENT_S = 30.0  # a warning is shown if nothing has been recorded for longer than this
+COMPLETED_WITHIN_S = 60.0  # maximum time to wait for the summary after the end of a run
 
 
 class LiveRun:
-    """Follows a run. ``path``: the run directory; ``now``: seconds of a clock that only goes
-    forward."""
+    """The state of a run, updated from its directory.
+
+    Args:
+        path: The run directory.
+        now: Function that returns the seconds of a monotonic clock.
+    """
 
     def __init__(self, path: str, now: Any = time.monotonic) -> None:
         self.path, self._now = path, now
         self._reset({})
 
     def _reset(self, manifest: dict[str, Any]) -> None:
-        """Nothing has been seen of the run."""
+        """Start over with a manifest, and forget everything seen of the run."""
         self._manifest = manifest
         self._steps, self._log = LiveSteps(self.path), Log(self.path)
         self._workers: Workers | None = None
-        self._seen_s = self._now()  # when something new was seen last
+        self._seen_s = self._now()  # time at which the last new record was seen
         self._over_s: float | None = None
 
     def update(self) -> Picture:
-        """Take in what has come since the last update; the run at this moment. Raises OSError: the
-        directory is gone, or cannot be read."""
+        """Read the data recorded since the last update, and return the current picture of the run.
+
+        Raises:
+            OSError: The directory no longer exists, or cannot be read.
+        """
         os.stat(self.path)
         manifest = directory.read_manifest(self.path)
         if manifest and self._manifest and manifest.get("clocks") != self._manifest.get("clocks"):
-            self._reset(manifest)  # another run has taken its place (--force)
+            self._reset(manifest)  # another run has replaced this one (--force)
         self._manifest = manifest or self._manifest
         if self._is_complete():
             return of_summary(directory.read_summary(self.path) or {})
@@ -162,7 +171,10 @@ class LiveRun:
         return self._picture(is_local)
 
     def _is_complete(self) -> bool:
-        """True if the summary is there, with the steps that the end of a run adds to it."""
+        """True if the summary is complete, or nothing more is expected to be added to it.
+
+        The steps are added after the end of a run.
+        """
         if self._manifest.get("ended", "running") == "running":
             self._over_s = None
             return False
@@ -171,7 +183,7 @@ class LiveRun:
             return False
         if summary.get("steps") is not None:
             return True
-        # The run has ended, and another process computes its steps, or there are none.
+        # The run has ended. Another process is computing its steps, or there are none.
         self._over_s = self._over_s if self._over_s is not None else self._now()
         manifest = {**self._manifest, "ended": "running"}
         is_at_it = goes_on(manifest) if is_here(manifest.get("host")) else True
@@ -197,8 +209,11 @@ class LiveRun:
         return picture
 
     def _goes_on(self) -> bool:
-        """True if it still runs; of a script that records without voirkit's runner, if one of its
-        processes does, as far as that is known here."""
+        """True if the run is still running.
+
+        A script that records without voirkit's runner has no manifest. It counts as running if one
+        of its processes runs, as far as this host can know.
+        """
         if self._manifest:
             return goes_on(self._manifest)
         processes = self._steps.processes()
@@ -214,8 +229,11 @@ class LiveRun:
         return ("running", False) if is_running else (ended("killed", None), True)
 
     def _elapsed_s(self, is_local: bool) -> float | None:
-        """The seconds since the run began: by this host's clock if it is the run's, else by the
-        last record and the time since it was seen."""
+        """Return the seconds since the run began; None if unknown.
+
+        With ``is_local``, this host's clock is used. Otherwise it is the time of the last record
+        plus, while the run is running, the time since that record was seen.
+        """
         start_ns = Moments(self._manifest).begun
         if not isinstance(start_ns, int):
             return None

@@ -1,7 +1,7 @@
-"""The last steps of a run that goes on, from its trace: where their time goes, rates, progress and
-what they are bound by.
+"""The last steps of a run in progress, read from its trace: where their time goes, rates, progress
+and the verdict.
 
-Bounded in memory and in work, whatever the run's length and speed.
+Memory and work are bounded, whatever the length and speed of the run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from voirkit.runs.summary import throughput
 from voirkit.trace.following import CHUNK, Followed, Following, Fresh
 from voirkit.trace.reader import Name, Process
 
-FEWEST_STEPS = 6  # among the records that are kept: a step may have thousands of phases
-AT_MOST = 16  # times as many records as wanted, however few steps those are
+# minimum number of steps to keep; they may need more records than wanted, since a step may have
+# thousands of phases
+FEWEST_STEPS = 6
+AT_MOST = 16  # at most this many times the wanted number of records is kept
 _STEP_SPANS = {("dataloader", "fetch"), ("compute", "step")}
 _COUNTED_SPANS = {("dataloader", "iter"), *_STEP_SPANS}
 
@@ -40,20 +42,20 @@ class Counter(NamedTuple):
 
 
 class Counts:
-    """How many steps, epochs and batches a process has done since it began."""
+    """Numbers of steps, epochs and batches of a process since it began."""
 
     def __init__(self, followed: Followed) -> None:
         self._followed = followed
         self._parsed: dict[int, Mapping[str, Any]] = {}  # arguments by their number
-        self.steps: dict[int, int] = {}  # steps of each optimizer
+        self.steps: dict[int, int] = {}  # number of steps of each optimizer
         self.epochs: dict[int | None, int] = {}  # how often each loader was iterated over
-        # how many batches came, by loader and episode (an iterator's number)
+        # number of batches received, by loader and episode (the number of an iterator)
         self.batches: dict[tuple[int | None, int], int] = {}
-        # what is known of each loader: ``length``, ``workers``, ``dataset`` ..
+        # the facts of each loader: ``length``, ``workers``, ``dataset`` ..
         self.loaders: dict[int | None, Mapping[str, Any]] = {}
 
     def add(self, name: str, arguments_number: int, n: int) -> None:
-        """So many more records with this name and these arguments."""
+        """Count ``n`` more records with a name and arguments."""
         arguments = self._parsed.get(arguments_number)
         if arguments is None:
             text = self._followed.tables.arguments.get(arguments_number, b"{}")
@@ -90,9 +92,9 @@ class _LastRecords:
     def add(
         self, followed: Followed, records: Array, tid: Array, is_step: Array, most: int
     ) -> None:
-        """Append records; of more than so many the newest."""
-        # Copies: the records are parts of larger buffers, which would be kept. In pieces, so that
-        # the window can move on by little.
+        """Append records; if there are more than ``AT_MOST * most``, only the newest."""
+        # Copied, because the records are slices of larger buffers that would stay in memory. In
+        # pieces, so that the oldest records can be dropped a few at a time.
         piece_length = max(most // 4, 1)
         first = max(len(records) - AT_MOST * most, 0)
         for start in range(first, len(records), piece_length):
@@ -104,7 +106,8 @@ class _LastRecords:
             self._steps += part.steps
 
     def trim(self, most: int) -> None:
-        """Let the oldest go, down to so many, or to more where they hold few steps."""
+        """Drop the oldest records until about ``most`` are left; keep more of them if they hold few
+        steps."""
         while len(self.parts) > 1 and self._is_dispensable(self.parts[0], most):
             oldest = self.parts.popleft()
             self.n -= len(oldest.records)
@@ -117,7 +120,8 @@ class _LastRecords:
 
 
 class _Codes:
-    """The meaning of the numbers of one process's names, as masks by number."""
+    """Boolean masks over the names of one process, indexed by the number of a name: True if records
+    with that name are phases, counters, collectives, or a batch request or optimizer step."""
 
     def __init__(self) -> None:
         self._n_names = 0
@@ -135,7 +139,7 @@ class _Codes:
         if len(names) == self._n_names:
             return
         self._n_names = len(names)
-        self._allocate(max(names, default=0) + 2)  # the last is that of all numbers beyond
+        self._allocate(max(names, default=0) + 2)  # the last entry is for all unknown numbers
         for number, name in names.items():
             span = name.category, name.name
             is_phase = name.kind == KIND
@@ -150,32 +154,33 @@ class Window:
     """The last phases of all processes that are followed.
 
     Args:
-        most: How many records of phases are kept, of all processes; more only where they hold few
-            steps.
+        most: Number of phase records to keep, over all processes; more are kept only if they hold
+            few steps.
     """
 
     def __init__(self, following: Following, most: int) -> None:
         self._following = following
         self._most = most
-        # by kind and process
+        # the last records, by kind and process
         self._last: dict[str, dict[str, _LastRecords]] = {KIND: {}, COLLECTIVE: {}}
         self._codes: dict[str, _Codes] = {}
-        # how many requests and optimizer steps there were, by process
+        # numbers of steps, epochs and batches, by process
         self.counts: dict[str, Counts] = {}
         # the last value of each counter, by rank, category and name
         self.counters: dict[tuple[int, str, str], Counter] = {}
         # when the last record ended, by process, on its host's clock
         self.last_ns: dict[str, int] = {}
-        self.collectives = 0  # how many have come
+        self.collectives = 0  # number of collectives so far
 
     def update(self) -> int:
-        """Take in what has been recorded since the last update; how many records there were. Raises
-        OSError: the folder cannot be read."""
+        """Read the records since the last update; returns how many there were. Raises OSError: the
+        folder cannot be read."""
         n = 0
         for fresh in self._following.look():
             n += len(fresh.records)
             self._add(fresh)
-        # each has its share: the first ones would be gone where much is read at once
+        # Each process keeps an equal share. Otherwise the records of the first processes would be
+        # lost when much is read at once.
         for by_process in self._last.values():
             for last in by_process.values():
                 last.trim(self._share(by_process))
@@ -198,7 +203,7 @@ class Window:
         self.collectives += int(is_collective.sum())
 
     def _append(self, kind: str, fresh: Fresh, is_of_kind: Array, is_step: Array) -> None:
-        """Append those of the records that are of a kind."""
+        """Append the records of one kind."""
         if not is_of_kind.any():
             return
         last = self._last[kind].setdefault(fresh.followed.stem, _LastRecords())
@@ -222,17 +227,17 @@ class Window:
 
     def _update_counters(self, followed: Followed, records: Array, is_counter: Array) -> None:
         rank = followed.process.rank
-        # a sampler writes a handful at a time
+        # only the last values matter, and a sampler writes only a few at a time
         for _, _, bits, _, number in records[is_counter][-64:].tolist():
             name = followed.tables.names[number]
             value = float(np.int64(bits).view(np.float64))
             self.counters[rank, name.category, name.name] = Counter(value, name.value_key or "")
 
     def records(self, kind: str = KIND) -> Records:
-        """The records in the window of a kind (phases, collectives), of all processes."""
+        """Return the records of a kind (phases, collectives) in the window, of all processes."""
         names: dict[tuple[str, str], int] = {}
         arguments: dict[bytes, int] = {b"{}": 0}
-        # one that records again writes into other files
+        # a process that starts recording again writes new files, but stays the same process
         processes: dict[tuple[int, str, int], int] = {}
         columns: dict[str, list[Array]] = {
             key: []
@@ -261,7 +266,7 @@ class Window:
         )
 
     def is_cut(self) -> bool:
-        """True if there were more records than the window holds."""
+        """True if the window may have dropped records: a process has filled its share."""
         by_process = self._last[KIND]
         return any(last.n >= self._share(by_process) for last in by_process.values())
 
@@ -270,7 +275,8 @@ class Window:
 
 
 def _common_names(part: _Part, codes: dict[tuple[str, str], int]) -> Array:
-    """The names of records, which their process has numbered, by the numbers of all processes."""
+    """Return the names of records as numbers that all processes share. ``codes`` has these numbers,
+    and gets new ones; the records have the numbers of their own process."""
     names = part.followed.tables.names
     numbers, inverse = np.unique(part.records["name"], return_inverse=True)
     common = []
@@ -281,7 +287,8 @@ def _common_names(part: _Part, codes: dict[tuple[str, str], int]) -> Array:
 
 
 def _common_arguments(part: _Part, codes: dict[bytes, int]) -> Array:
-    """The arguments of records, likewise."""
+    """Return the arguments of records as numbers that all processes share, as ``_common_names``
+    does for names."""
     arguments = part.followed.tables.arguments
     numbers, inverse = np.unique(part.records["args"], return_inverse=True)
     common = []
@@ -291,7 +298,7 @@ def _common_arguments(part: _Part, codes: dict[bytes, int]) -> Array:
 
 
 def arguments_of(text: bytes) -> Mapping[str, Any]:
-    """Arguments from their JSON; none of what is damaged."""
+    """Return the arguments in a JSON text; empty if the text is damaged."""
     try:
         arguments = json.loads(text)
     except ValueError:
@@ -299,10 +306,10 @@ def arguments_of(text: bytes) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-LAST_S = 10.0  # the steps that are shown are those of so many seconds ...
-LAST = 20  # ... or so many, if they take longer
-_MOST_STEPS = 2000  # of each rank: the verdict and the rates' history are from these
-# what the steps and collectives are made from
+LAST_S = 10.0  # the view shows the steps of this many last seconds ...
+LAST = 20  # ... but at least this many steps
+_MOST_STEPS = 2000  # last steps of each rank, for the verdict and the history of rates
+# steps and collectives are computed from arguments that have one of these keys
 _ARGUMENTS = (b'"loader":', b'"which":', b'"module":', b'"to":', b'"group":')
 
 
@@ -314,23 +321,22 @@ class LiveSteps:
     """Follows the steps of a run.
 
     Args:
-        path: The run directory; it need not be there yet.
-        most: Records of phases that are looked at at once; of a run that writes more between two
-            looks the newest are.
-        pid: Only this process, if given.
+        path: The run directory; it need not exist yet.
+        most: Number of phase records to analyse at once; the newest if a run writes more between
+            two updates.
+        pid: Process id of the only process to follow; None follows all.
     """
 
     def __init__(self, path: str, most: int = 1 << 12, pid: int | None = None) -> None:
         self._following = Following(path, CHUNK, pid, _is_wanted)
         self.window = Window(self._following, most)
         self._ranks: dict[int, Rank] = {}
-        self._parts: dict[str, Any] = {}  # of instruments, by key of the summary
-        self._collectives = 0  # that these are from
+        self._parts: dict[str, Any] = {}  # live parts of instruments, by key of the summary
+        self._collectives = 0  # number of collectives when the parts were computed
 
     def update(self, cpus: int | None = None) -> bool:
-        """Take in what has been recorded since the last update; whether there was anything.
-        ``cpus``: processors of the host, for the verdict. Raises OSError: the run directory cannot
-        be read."""
+        """Read the records since the last update; returns True if there were any. ``cpus``: number
+        of CPUs of the host, for the verdict. Raises OSError: the run directory cannot be read."""
         has_new = bool(self.window.update())
         if has_new:
             for rank in ranks(self.window.records(), cpus):
@@ -341,8 +347,8 @@ class LiveSteps:
         return has_new
 
     def _renew_parts(self) -> None:
-        """Renew the parts of instruments, from the time of which both phases and collectives are
-        known: these come seconds later, many at once."""
+        """Compute the live parts of instruments again, from the period for which both phases and
+        collectives are known. Collectives are written seconds later than phases, many at once."""
         clocks = self._clocks()
         phases, exchanged = _of_same_time(
             self.window.records(), self.window.records(COLLECTIVE), clocks
@@ -355,11 +361,11 @@ class LiveSteps:
                     self._parts[next(iter(instrument.parts))] = part
 
     def _with_steps_before(self, rank: Rank) -> Rank:
-        """A rank with its steps of before; those of the window that are new are put behind them."""
+        """Return a rank with its earlier steps, and after them the new steps of the window."""
         before = self._ranks.get(rank.rank)
         steps = rank.steps
-        # A step without a loader begins where the window does, if it is cut: its beginning is not
-        # known.
+        # Without a loader, the first step of a cut window begins where the window begins. Its real
+        # beginning is unknown, so this step is left out.
         first = 1 if self.window.is_cut() and not steps.wait_known else 0
         train = _after(steps.train, None, first)
         if before is None:
@@ -373,7 +379,7 @@ class LiveSteps:
         return replace(rank, steps=joined, facts={**before.facts, **rank.facts})
 
     def fill(self, picture: Picture) -> None:
-        """Put into a picture what is known of the steps by now."""
+        """Put everything that is known about the steps so far into a picture."""
         every_rank = [self._ranks[number] for number in sorted(self._ranks)]
         counts = self._leading()
         picture.n_steps = counts_of_training(counts, every_rank) if counts else 0
@@ -388,7 +394,7 @@ class LiveSteps:
                 picture.workers = _first_workers(counts.loaders.values())
 
     def _fill_steps(self, picture: Picture, trained: list[Rank]) -> None:
-        """Put into a picture what follows from the steps of the ranks that have any."""
+        """Put the figures of the training steps of all ranks that have any into a picture."""
         last = [
             replace(rank, steps=replace(rank.steps, train=_last(rank.steps.train)))
             for rank in trained
@@ -408,11 +414,11 @@ class LiveSteps:
 
     @property
     def is_behind(self) -> bool:
-        """True if what was there before the first update has not been counted yet."""
+        """True if not all records from before the first update have been counted yet."""
         return self._following.is_behind
 
     def names(self) -> Iterable[Name]:
-        """All names that records have."""
+        """Return the names of all records so far."""
         return (
             name
             for followed in self._following.processes.values()
@@ -420,7 +426,8 @@ class LiveSteps:
         )
 
     def arguments(self) -> Iterable[Mapping[str, Any]]:
-        """The arguments that phases have, in the order in which they came up."""
+        """Return the different arguments of phases so far, by process, in the order in which they
+        first appeared."""
         return (
             arguments_of(text)
             for followed in self._following.processes.values()
@@ -428,7 +435,8 @@ class LiveSteps:
         )
 
     def last_ns(self, host: str) -> int | None:
-        """When the last record of a host ended, on its clock."""
+        """Return when the last record of a host ended, on the host's clock; None without
+        records."""
         hosts = {
             stem: followed.process.host for stem, followed in self._following.processes.items()
         }
@@ -438,21 +446,22 @@ class LiveSteps:
         )
 
     def processes(self) -> list[Process]:
-        """The processes that have recorded so far."""
+        """Return the processes that have recorded so far."""
         return [followed.process for followed in self._following.processes.values()]
 
     def _clocks(self) -> dict[str, int]:
-        """By host, the nanoseconds that make its clock the wall clock."""
+        """Return, for each host, the nanoseconds to add to its clock for the wall clock."""
         return {
             process.host: process.time_ns - process.perf_counter_ns for process in self.processes()
         }
 
     def has_dropped(self) -> bool:
-        """True if something could not be recorded."""
+        """True if any process has dropped records."""
         return self._following.has_dropped
 
     def _leading(self) -> Counts | None:
-        """The counts of the process of the lowest rank that trains most."""
+        """Return the counts of the lowest rank; of its processes, the one with the most optimizer
+        steps."""
         counts = self.window.counts
         rank_of = {
             stem: followed.process.rank for stem, followed in self._following.processes.items()
@@ -466,17 +475,18 @@ class LiveSteps:
 
 
 def _first_workers(facts: Iterable[Mapping[str, Any]]) -> int | None:
-    """The first number of loader workers that is known."""
+    """Return the number of loader workers from the first facts that have it; None if unknown."""
     return next((fact["workers"] for fact in facts if "workers" in fact), None)
 
 
 def _of_same_time(
     phases: Records, exchanged: Records, clocks: Mapping[str, int]
 ) -> tuple[Records, Records]:
-    """The records, of two kinds, of processes that have both, from when on to when all have both;
-    ``clocks`` are by host."""
+    """Return the records of both kinds, without processes that have only one kind, and only from
+    the period for which all remaining processes have both. ``clocks``: by host, the nanoseconds to
+    add for the wall clock."""
     processes = set(phases.processes) & set(exchanged.processes)
-    first_ns: list[int] = []  # of each process and kind
+    first_ns: list[int] = []  # the first record of each process and kind
     last_ns: list[int] = []
     for records in (phases, exchanged):
         wall_ns = _wall_ns(records, clocks)
@@ -498,15 +508,15 @@ def _of_same_time(
 
 
 def _wall_ns(records: Records, clocks: Mapping[str, int]) -> Array:
-    """The starts of records on the wall clock."""
+    """Return the starts of records on the wall clock."""
     process_clocks = np.array([clocks.get(host, 0) for _, host, _ in records.processes], np.int64)
     wall_ns: Array = process_clocks[records.process] + records.start_ns
     return wall_ns
 
 
 def counts_of_training(counts: Counts, every_rank: Iterable[Rank]) -> int:
-    """How many steps a process has trained: batches of its loaders, or steps of the optimizer that
-    steps most."""
+    """Return the number of training steps of a process: the batches of the training loader, or
+    without one the steps of the optimizer that steps most."""
     optimizer_steps = max(counts.steps.values(), default=0)
     trained = (rank for rank in every_rank if len(rank.steps.train))
     if not counts.batches or any(not rank.steps.wait_known for rank in trained):
@@ -514,20 +524,21 @@ def counts_of_training(counts: Counts, every_rank: Iterable[Rank]) -> int:
     by_loader: dict[int | None, int] = {}
     for (loader, _), n in counts.batches.items():
         by_loader[loader] = by_loader.get(loader, 0) + n
-    # The training's loader is that whose batches come nearest to the steps: an evaluation's has
-    # none of its own.
+    # The training loader is the loader with the number of batches that is nearest to the number of
+    # optimizer steps, and preferably not below it: an evaluation has no optimizer steps.
     return min(by_loader.values(), key=lambda n: (n < optimizer_steps, abs(n - optimizer_steps)))
 
 
 def _after(table: Table, start_ns: int | None, first: int = 0) -> Table:
-    """The steps that began after a time, without so many of the first."""
+    """Return the steps that began after ``start_ns``, and in any case without the first ``first``
+    steps of the table."""
     if start_ns is not None:
         first = max(int(np.searchsorted(table.start_ns, start_ns, side="right")), first)
     return table.chosen(slice(first, None))
 
 
 def _joined(before: Table, after: Table) -> Table:
-    """The last steps of both, each once."""
+    """Return the last ``_MOST_STEPS`` steps of two tables; a step in both tables counts once."""
     if len(before):
         after = _after(after, int(before.start_ns[-1]))
     return concatenated([before, after]).chosen(slice(-_MOST_STEPS, None))
@@ -538,7 +549,7 @@ def _ended_ns(table: Table, clock_ns: int) -> int:
 
 
 def _last(table: Table) -> Table:
-    """The steps of the last seconds."""
+    """Return the steps of the last ``LAST_S`` seconds, but at least ``LAST`` steps."""
     if not len(table):
         return table
     since_ns = int(table.end_ns[-1]) - LAST_S * 1e9
@@ -554,7 +565,7 @@ def _rates(rates: Mapping[str, Any], trained: list[Rank]) -> Iterable[Number]:
 
 
 def _history(items: Array, time_ns: Array) -> list[float]:
-    """Items per second of equal parts of the steps, in their order."""
+    """Return the items per second in up to ``HISTORY`` equal parts of the steps, in order."""
     parts = min(HISTORY, len(items))
     edges = np.linspace(0, len(items), parts, endpoint=False).astype(np.int64)
     items_by_part = np.add.reduceat(np.maximum(items, 0), edges).astype(float)
@@ -571,11 +582,11 @@ class _Requests(NamedTuple):
     loader: Any
     episode: int
     start_ns: Array
-    is_training: bool  # false if no backward passes follow those of this loader
+    is_training: bool  # False if backward passes do not follow the requests to this loader
 
 
 def progress(counts: Counts, records: Records) -> Iterable[Progress]:
-    """The progress of the latest loop over each loader, and the time that it still needs."""
+    """Yield the progress of the latest loop over each loader, with the time that is left."""
     every_loader = _last_requests(records)
     for requests in sorted(every_loader, key=lambda requests: str(requests.loader)):
         facts = counts.loaders.get(requests.loader, {})
@@ -593,13 +604,13 @@ def progress(counts: Counts, records: Records) -> Iterable[Progress]:
 
 
 def _last_requests(records: Records) -> list[_Requests]:
-    """The requests of the last episode of each loader."""
+    """Return the requests of the last episode of each loader."""
     if ("dataloader", "fetch") not in records.names:
         return []
     is_request = records.name == list(records.names).index(("dataloader", "fetch"))
     start_ns, args = records.start_ns[is_request], records.args[is_request]
-    latest: dict[Any, tuple[int, int]] = {}  # by loader: episode, its arguments
-    codes: dict[Any, list[int]] = {}  # by loader: the arguments of all its episodes
+    latest: dict[Any, tuple[int, int]] = {}  # by loader: last episode, number of its arguments
+    codes: dict[Any, list[int]] = {}  # by loader: numbers of the arguments of all its episodes
     for code in np.unique(args).tolist():
         arguments = records.arguments[code]
         loader, episode = arguments.get("loader"), arguments.get("episode", 0)
@@ -618,7 +629,8 @@ def _last_requests(records: Records) -> list[_Requests]:
 
 
 def _batches_per_s(start_ns: Array) -> float:
-    """The speed of requests that began at these times; 0 if it is not known."""
+    """Return the number of batches requested per second, from the starts of the requests; 0 if
+    unknown."""
     if len(start_ns) < 2 or start_ns.max() == start_ns.min():
         return 0.0
     speed: float = (len(start_ns) - 1) / ((start_ns.max() - start_ns.min()) * 1e-9)
@@ -626,24 +638,26 @@ def _batches_per_s(start_ns: Array) -> float:
 
 
 def _starts_of(records: Records, name: str) -> Array:
-    """The starts of the backward passes, or steps of optimizers; ascending."""
+    """Return the starts of the backward passes (``backward``) or optimizer steps (``step``),
+    ascending."""
     code = next((i for i, span in enumerate(records.names) if span == ("compute", name)), -1)
     starts: Array = np.sort(records.start_ns[records.name == code])
     return starts
 
 
 def _is_followed(asked_ns: Array, passes_ns: Array) -> bool:
-    """True if most requests for a batch are followed by a backward pass before the next, as no
-    evaluation's are."""
+    """True if most requests for a batch are followed by a backward pass before the next request. In
+    an evaluation they are not."""
     following: Array = np.atleast_1d(np.searchsorted(passes_ns, asked_ns))
     is_open = following == len(passes_ns)
-    if is_open.sum() == 1:  # the last batch of all, whose pass may be under way
+    if is_open.sum() == 1:  # the last batch, whose backward pass may not be recorded yet
         following = following[~is_open]
     followed = np.unique(following[following < len(passes_ns)])
     return len(followed) >= len(following) / 2
 
 
-# What counts from the beginning of the run, and parts of other figures.
+# Counters that the view leaves out: totals since the beginning of the run, and parts of other
+# figures.
 _LEFT_OUT = {
     "read",
     "write",
@@ -657,8 +671,8 @@ _LEFT_OUT = {
 
 
 def devices(counters: Mapping[tuple[int, str, str], Counter], rank: int = 0) -> Iterator[Number]:
-    """The counters of one rank, by the names of the monitor; those of others with their
-    category."""
+    """Yield the counters of one rank. A counter of the monitor has its plain name; the name of any
+    other counter includes its category."""
     for (of_rank, category, name), counter in counters.items():
         if of_rank != rank or (category == "monitor" and name in _LEFT_OUT):
             continue

@@ -1,15 +1,14 @@
 """A terminal that a live view shares with a script: its lowest rows, kept for the view, and the key
 q.
 
-The terminal itself keeps the rows apart (its scrolling region ends above them), so nothing that the
-script, its worker processes or a C library prints has to be caught, changed or delayed: streams,
-prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets every line. Checked
-with tmux 3.3, and with pyte 0.8 as the emulator in the tests. Never hides the cursor.
+The terminal itself keeps the rows apart: its scrolling region ends above them. So nothing that the
+script, its worker processes or a C library prints has to be caught, changed or delayed. Streams,
+prints, `\\r` bars, `input()` and pdb are untouched, and the scrollback gets every line. The view
+never hides the cursor. Checked with tmux 3.3, and with pyte 0.8 as the emulator in the tests.
 
-It stays in line mode, with echo: q is made one more end of a line (``VEOL2``), so that q alone can
-be read at once. A script that waits for
-input gets what is typed, as always: q is read only while nobody else reads, and only if it is one
-character.
+The terminal stays in line mode, with echo. The key q becomes an additional end-of-line character
+(``VEOL2``), so that q alone can be read at once. A script that waits for input still gets what is
+typed: the view reads q only while nobody else reads, and only if q is the only character.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ DOWN = "\033D"  # one row down in the same column; scrolls on the last row
 WHOLE = "\033[r"  # the scrolling region is the whole screen again; moves the cursor
 CLEAR_BELOW = "\033[J"
 
-# Frames after which the scrolling region is set again, in case that something (curses, `reset`) has
-# undone it.
+# Number of frames after which the scrolling region is set again, in case something (curses,
+# `reset`) has undone it.
 HEAL_AFTER = 8
 
-# Runs beside the program: if that dies without a word (kill -9, out of memory, os._exit), the
-# terminal would stay divided.
+# Shell script that runs beside the program. If the program dies suddenly (kill -9, out of memory,
+# os._exit), the script restores the terminal, which would otherwise stay divided.
 GUARD = r"""exec 3<&0 4<&1 </dev/null
 ( read -r line <&3
 [ "$line" = done ] && exit
@@ -48,11 +47,11 @@ class BottomRows:
 
     Args:
         fd: A file descriptor of the terminal.
-        encoding: The terminal's; what it cannot show becomes a question mark.
+        encoding: Encoding of the terminal; characters that it lacks become question marks.
     """
 
     def __init__(self, fd: int, encoding: str = "utf-8") -> None:
-        # A descriptor of its own: the script may well point its standard error somewhere else.
+        # A duplicate, because the script may redirect its standard error.
         self._fd, self._encoding, self._pid = os.dup(fd), encoding, os.getpid()
         self._lock = threading.Lock()
         self._height = 0
@@ -62,14 +61,14 @@ class BottomRows:
         self._guard = Guard(fd)
 
     def size(self) -> tuple[int, int]:
-        """Columns and lines; 80 x 24 if the terminal does not know. OSError once the terminal is
-        gone."""
+        """Return columns and lines; 80 x 24 if the terminal does not report its size. Raises
+        OSError: the terminal is gone."""
         columns, lines = os.get_terminal_size(self._fd)
         return columns or 80, lines or 24
 
     def draw(self, lines: Sequence[str]) -> bool:
-        """Show these lines; each must be narrower than the terminal. False if they could not be
-        shown, now."""
+        """Show these lines; each must be narrower than the terminal. Returns False if they could
+        not be shown now."""
         if os.getpid() != self._pid:
             return False
         with self._lock:
@@ -84,7 +83,8 @@ class BottomRows:
             return self._show(lines)
 
     def close(self) -> None:
-        """Give the rows back, blank. The cursor stays where the script's output left it."""
+        """Clear the rows and give them back to the script. The cursor stays where the script's
+        output left it."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -104,17 +104,17 @@ class BottomRows:
         after ``close``."""
         if os.getpid() != self._pid or not lines or not is_in_foreground(self._fd):
             return
-        # A row of blanks and a return: goes to the next line exactly if the cursor was not at the
-        # beginning of one.
+        # A row of blanks and a carriage return go to the next line only if the cursor was not at
+        # the beginning of a line.
         fresh_line = " " * (self.size()[0] - 1) + "\r"
         self._write(fresh_line + CLEAR_BELOW + "".join(f"{line}\033[0m\r\n" for line in lines))
 
     def _resized(self, size: tuple[int, int]) -> bool:
-        """Take note of a new size; False if drawing had better wait for the next frame.
+        """Store a new size; returns False if drawing should wait for the next frame.
 
-        While a window is dragged the size that we know is late (tmux tells it up to 250 ms after,
-        ssh by its latency), and rows kept at the wrong place would cost the script's lines. So
-        nothing is kept until the size has been the same twice.
+        While a window is dragged, the reported size is late (with tmux up to 250 ms, with ssh by
+        its latency). Rows kept at a wrong place would overwrite lines of the script. So no rows are
+        kept until two frames in a row have found the same size.
         """
         first = self._size == (0, 0)
         if self._height:
@@ -140,8 +140,8 @@ class BottomRows:
         return self._write("".join(burst))
 
     def _make_room(self, height: int) -> list[str]:
-        """Keep so many rows: scroll up if the cursor stands in them, and end the scrolling region
-        above them."""
+        """Return the sequences that reserve ``height`` rows: scroll up if the cursor is in them,
+        and end the scrolling region above them."""
         whole = (
             [SAVE, WHOLE, RESTORE]
             if height == self._height or not self._height
@@ -157,20 +157,20 @@ class BottomRows:
         ]
 
     def _blank(self, size: tuple[int, int]) -> list[str]:
-        """Give the rows back, cleared."""
+        """Return the sequences that clear the rows and give them back."""
         if size == self._size:
             return [SAVE, WHOLE, "\033[0m", bottom(self._height - 1), CLEAR_BELOW, RESTORE]
         # After a resize the old rows may be anywhere below the cursor, wrapped or cut.
         return [SAVE, WHOLE, RESTORE, DOWN, "\033[A", SAVE, "\033[0m\033[B\r", CLEAR_BELOW, RESTORE]
 
     def _write(self, text: str) -> bool:
-        """Write all in one go: the kernel does not mix one write to a terminal with those of
-        others."""
+        """Write a text with one call if possible, because the kernel does not mix one write to a
+        terminal with other writes. Returns False if the terminal is gone."""
         data = text.encode(self._encoding, "replace")
         while data:
             try:
                 data = data[os.write(self._fd, data) :]
-            except BlockingIOError:  # somebody made the terminal non-blocking, and it is full
+            except BlockingIOError:  # another program made the terminal non-blocking; it is full
                 select.select([], [self._fd], [], 1.0)
             except OSError:  # the terminal is gone
                 self._closed = True
@@ -179,14 +179,15 @@ class BottomRows:
 
 
 def bottom(above: int) -> str:
-    """To the beginning of the row that is so many rows above the last one, wherever that is."""
+    """Return the sequence that moves the cursor to the beginning of a row: ``above`` rows above the
+    last row, for any size of the terminal."""
     return "\033[9999;1H" + (f"\033[{above}A" if above else "")
 
 
 class Guard:
-    """The process that undivides the terminal when this one is gone. It is nobody's child (a script
-    that waits for any child must not meet it) and in a session of its own (Ctrl-C is not for it).
-    """
+    """A process that restores the terminal when this process has died. It is not a child of this
+    process, because a script may wait for any child. It has a session of its own, because Ctrl-C
+    must not reach it."""
 
     def __init__(self, terminal: int) -> None:
         read_end, self._pipe = os.pipe()
@@ -206,14 +207,14 @@ class Guard:
             os.close(read_end)
 
     def dismiss(self) -> None:
-        """Tell it that all is well."""
+        """End the guard process, which is no longer needed."""
         try:
-            # A script may close descriptors that it does not know and get their numbers for files
-            # of its own.
+            # A script may have closed this descriptor, and the number may now belong to a file of
+            # the script.
             if os.path.samestat(os.fstat(self._pipe), self._identity):
                 os.write(self._pipe, b"done\n")
                 os.close(self._pipe)
-        except OSError:  # closed by the script: the guard has ended long ago
+        except OSError:  # the script has closed the pipe, which has ended the guard
             return
 
 
@@ -222,15 +223,15 @@ LEFT_S = 0.02
 
 
 class Keys:
-    """Watches for the key; a context manager. Does nothing where there is no terminal, and in
-    forked children. ``fd``: a file descriptor of the terminal; ``is_shared``: whether a script may
-    read from it: then only what can hardly be meant for it is read."""
+    """Watcher for the key q; a context manager. It does nothing without a terminal, and in forked
+    children. ``fd``: a file descriptor of the terminal. ``is_shared``: True if the script may read
+    from the terminal too; then only characters that are hardly meant for the script are read."""
 
     def __init__(self, fd: int, is_shared: bool) -> None:
         self._fd, self._is_shared, self._pid = fd, is_shared, os.getpid()
         self._is_set, self._can_read = False, True
-        # the same terminal, opened anew: reading from it waits for nothing, which must not hold for
-        # the script's
+        # the terminal, opened a second time for reading that does not block; the script's own
+        # reading must block
         self._keys = -1
 
     def __enter__(self) -> Keys:
@@ -238,7 +239,7 @@ class Keys:
         return self
 
     def start(self) -> None:
-        """From now on q can be read."""
+        """Make q readable from now on."""
         try:
             self._keys = os.open(
                 os.ttyname(self._fd), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -256,7 +257,7 @@ class Keys:
         self.end()
 
     def end(self) -> None:
-        """The terminal is as it was."""
+        """Restore the meaning of q in the terminal."""
         if os.getpid() != self._pid or self._keys < 0:
             return
         if self._is_set:
@@ -266,7 +267,7 @@ class Keys:
         self._keys = -1
 
     def pressed(self, seconds: float = 0.0) -> bool:
-        """Whether q was pressed; waits so long for it."""
+        """True if q was pressed; waits ``seconds`` for it."""
         if not self._can_read or not self._is_set or os.getpid() != self._pid:
             if seconds:
                 select.select([], [], [], seconds)
@@ -279,16 +280,17 @@ class Keys:
             if self._is_shared and not self._is_left():
                 return False
             text = os.read(self._keys, 1 if self._is_shared else 4096)
-        except BlockingIOError:  # somebody else has read it
+        except BlockingIOError:  # another reader has taken the character
             return False
         except (OSError, ValueError):  # the terminal is gone
             self._can_read = False
             return False
-        self._can_read = bool(text)  # else it is hung up
+        self._can_read = bool(text)  # empty: the terminal is hung up
         return QUIT.encode() in text.lower()
 
     def _is_left(self) -> bool:
-        """Whether there is one character that nobody is waiting for: who waits has it at once."""
+        """True if there is exactly one character to read and nobody waits for it: a waiting reader
+        would take it at once."""
         if _waiting(self._keys) != 1:
             return False
         time.sleep(LEFT_S)
@@ -298,7 +300,7 @@ class Keys:
         try:
             import termios
 
-            if not is_in_foreground(self._fd):  # setting it would stop this process
+            if not is_in_foreground(self._fd):  # setting the mode would stop this process
                 return
             modes: list[Any] = termios.tcgetattr(self._fd)
             lines = modes[3] & termios.ICANON
@@ -314,8 +316,8 @@ class Keys:
 
 
 def is_in_foreground(fd: int) -> bool:
-    """Whether this process may use a terminal: not when it was sent to the background, where the
-    shell has it."""
+    """True if this process may use a terminal. It may not while it is in the background and the
+    shell has the terminal."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
     except OSError:  # not our controlling terminal, hence without job control
@@ -323,7 +325,7 @@ def is_in_foreground(fd: int) -> bool:
 
 
 def _waiting(fd: int) -> int:
-    """How many characters can be read."""
+    """Return the number of characters that can be read without waiting."""
     import fcntl
     import termios
 

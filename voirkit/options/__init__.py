@@ -1,8 +1,8 @@
-"""The command line and configuration files: argparse, with voirkit's rules.
+"""Parser of the command line and configuration files: argparse with voirkit's rules.
 
-Options before SCRIPT are voirkit's; all that comes after it is the script's and is not looked at.
-Options are never abbreviated. What is wrong raises CommandLineError: nothing here prints or ends
-python, but for ``--help`` and ``--version``. Every run loads this module.
+Options before SCRIPT are voirkit's; all words after SCRIPT are the script's and are not examined.
+Options are never abbreviated. Errors raise CommandLineError: nothing here prints or ends python,
+except ``--help`` and ``--version``. Every run imports this module.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
 
 BUILT_IN, PLUGIN, VOIRFILE = range(3)
-# of options in --help, by what a user wants
+# groups of options in --help, by what a user wants
 GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")
 
 
 class _HelpFormatter(argparse.HelpFormatter):
-    """argparse's, but it asks the system itself how wide the terminal is, and bears a lone ``%`` in
-    a help text."""
+    """argparse's help formatter with two differences: it gets the width of the terminal without
+    ``shutil``, and accepts a lone ``%`` in a help text."""
 
     def __init__(
         self,
@@ -54,17 +54,18 @@ class _HelpFormatter(argparse.HelpFormatter):
         max_help_position: int = 28,
         width: int | None = None,
     ) -> None:
-        # argparse makes a formatter for each option that is added; without a width it would import
-        # shutil, 5 ms.
+        # argparse makes a formatter for each option that is added. Without a width, the formatter
+        # would import shutil (5 ms).
         super().__init__(prog, indent_increment, max_help_position, width or _columns() - 2)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         import textwrap
 
-        return textwrap.wrap(text, width, break_on_hyphens=False)  # not within --torch-profile
+        # no line break within a word such as --torch-profile
+        return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # a list is laid out already
+        # a text with line breaks is a list, and is formatted already
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
     def _expand_help(self, action: Action) -> str:
@@ -75,8 +76,8 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Group(argparse._ArgumentGroup):
-    """A group of options in the help text. Every option is in one (argparse 3.10-3.15), so that it
-    passes here."""
+    """A group of options in the help text. argparse (3.10-3.15) adds every option to a group, so
+    that ``_add_action`` is called for every option."""
 
     def __init__(self, parser: ExtendedArgumentParser, *args: Any, **kwargs: Any) -> None:
         super().__init__(parser, *args, **kwargs)
@@ -90,8 +91,9 @@ class _Group(argparse._ArgumentGroup):
 class ExtendedArgumentParser(argparse.ArgumentParser):
     """An argparse parser that also takes options from dataclasses and from configuration files.
 
-    Takes ArgumentParser's arguments. Without ``prog`` it is the parser of ``voirkit`` itself, read
-    with ``parse_command``; with one it can serve a subcommand, read with ``parse_args``.
+    The arguments are those of ArgumentParser. Without ``prog`` this is the parser of ``voirkit``
+    itself, which reads a command line with ``parse_command``. With ``prog`` it is the parser of a
+    subcommand, which reads a command line with ``parse_args``.
     """
 
     def __init__(
@@ -103,13 +105,13 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         # who adds options now, such as ``instrument_x (voirfile.py:3)``; None for voirkit itself
         self.definer: str | None = None
         self._definers: dict[str, str | None] = {}
-        # that of who adds options now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. An option takes
-        # the name of one that has less.
+        # precedence of the options that are added now: ``BUILT_IN``, ``PLUGIN`` or ``VOIRFILE``. A
+        # new option takes the name of an earlier option with a lower precedence.
         self.precedence = BUILT_IN
         self._precedences: dict[str, int] = {}
-        # the names that were taken so, each with who has it now
+        # names taken from earlier options, each with the definer of the new option
         self.displaced: dict[str, str] = {}
-        # makes the description, for ``--help`` alone
+        # returns the description in the help text; called only for ``--help``
         self.describe: Callable[[], str] | None = None
         self._groups: dict[str, argparse._ArgumentGroup] = {}
         self._was_read = False
@@ -125,7 +127,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     # adding options
 
     def add_argument_group(self, *args: Any, **kwargs: Any) -> argparse._ArgumentGroup:
-        """As argparse's."""
+        """Add a group of options, as argparse does."""
         group = _Group(self, *args, **kwargs)
         self._action_groups.append(group)
         return group
@@ -136,16 +138,16 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return self.group("instruments")._add_action(action)
 
     def group(self, title: str) -> argparse._ArgumentGroup:
-        """The group of that title in ``--help``."""
+        """Return the group of that title in ``--help``."""
         if title not in self._groups:
             self._groups[title] = self.add_argument_group(title)
         return self._groups[title]
 
     def _claim(self, action: Action) -> None:
-        """Note who adds an option. Raises InstrumentError: it cannot be added."""
+        """Register a new option and who adds it. Raises InstrumentError: it cannot be added."""
         who = self.definer
         if action.help == argparse.SUPPRESS:
-            action.help = argparse.SUPPRESS  # argparse knows it only as its own object
+            action.help = argparse.SUPPRESS  # argparse compares it by identity
         self._check_addition(action)
         for name in action.option_strings:
             if name in self._option_string_actions and self.conflict_handler == "error":
@@ -172,7 +174,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             raise InstrumentError("-m is voirkit's own: it runs a module.", where=where, next=hint)
 
     def _displace(self, name: str) -> None:
-        """Take a name from an earlier option. Raises InstrumentError: it keeps it."""
+        """Take the name of an earlier option for a new one. Raises InstrumentError: the earlier
+        option keeps its name."""
         who = self.definer
         first = self._definers.get(name)
         if first == who:
@@ -188,41 +191,43 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         self.displaced[name] = who
 
     def format_help(self) -> str:
-        """As argparse's."""
+        """Return the help text, as argparse does, with the description that ``describe`` makes."""
         if self.describe is not None:
             self.description = self.describe()
         return super().format_help()
 
     def defined_by(self, option: str) -> str | None:
-        """Who added an option (with its dashes); None if it is voirkit's own."""
+        """Return who added an option (given with its dashes); None if it is voirkit's own."""
         return self._definers.get(option)
 
     def option_names(self) -> Iterable[str]:
-        """The names of all options, with their dashes."""
+        """Return the names of all options, with their dashes."""
         return self._option_string_actions.keys()
 
     def value(self, options: Namespace, option: str) -> Any:
-        """The parsed value of an option of the instrument that runs now, or of one beside it; None
-        if a voirfile has taken its name."""
+        """Return the parsed value of an option that was added with the current ``precedence``; None
+        if an option of a voirfile has taken its name."""
         if self._precedences.get(option) != self.precedence:
             return None
         return getattr(options, option, None)
 
     def add_from_model(self, dest: str, model: Any, flatten: bool = True) -> None:
-        """Make an option of each field of a dataclass.
+        """Add an option for each field of a dataclass.
 
-        The help comes from the comments above and beside a field and from the docstring below it. A
-        bool gives ``--x`` and ``--no-x``, a name of one letter ``-x``, a list takes several values.
-        A field without a default is required, unless a configuration has it.
+        The help text of an option is the comments above and beside the field and the docstring
+        below it. A bool field gives ``--x`` and ``--no-x``, a field with a name of one letter gives
+        ``-x``, and a list field takes several values. A field without a default is required, unless
+        a configuration has a value for it.
 
         Args:
-            dest: Where the values are found: ``options.<dest>``, an instance of the dataclass.
+            dest: Name of the attribute for the values: ``options.<dest>`` is an instance of the
+                dataclass.
             model: The dataclass, or an instance that holds the defaults.
-            flatten: Whether the options are called ``--field`` or ``--dest.field``.
+            flatten: True to call the options ``--field``, False for ``--dest.field``.
 
         Raises:
-            InstrumentError: It is not a dataclass, a field has a type that cannot be read from a
-                command line, or ``dest`` is where the values of an option stand already.
+            InstrumentError: ``model`` is not a dataclass, a field has a type that cannot be read
+                from a command line, or another option or dataclass uses ``dest``.
             ConfigurationError: The configuration of ``dest`` does not fit the dataclass.
         """
         from voirkit.options.dataclass_fields import add_model
@@ -248,12 +253,12 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     # configuration
 
     def merge_base_config(self, config: Mapping[str, Any], where: str = "") -> None:
-        """Set defaults for dataclasses; what is merged later wins. Has to come before
+        """Set defaults for dataclasses; values that are merged later win. To be called before
         ``add_from_model``.
 
         Args:
             config: ``{dest: {field: value}}``; a table may be partial.
-            where: The file and line it is from, for messages.
+            where: The file and line of the configuration, for messages.
         """
         if self._builders:
             text = (
@@ -285,15 +290,15 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self._origins[value_path] = where
 
     def _origin(self, path: tuple[str, ...]) -> str:
-        """The file and line that a value in a table is from."""
+        """Return the file and line from which a value in a table was read."""
         return self._origins.get(tuple(map(_plain, path)), "")
 
     def apply(self, settings: Iterable[Setting]) -> None:
-        """Take settings from configuration files. Has to come before instruments add dataclasses.
+        """Apply settings from configuration files. To be called before instruments add dataclasses.
 
-        Tables are for dataclasses and are merged now. The others are for options, by their names
-        without dashes; they wait for ``parse_command``, when all options are known. What is left
-        over then is an error.
+        Tables are for dataclasses and are merged now. Other settings are for options, by the name
+        of the option without dashes. They are applied in ``parse_command``, when all options are
+        known; a setting for which there is no option is an error then.
         """
         for setting in settings:
             table = setting.table()
@@ -303,15 +308,15 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                 self.merge_base_config(table, setting.where)
 
     def keys(self) -> dict[str, tuple[Action, str]]:
-        """Options by what configurations call them (no dashes in front, ``_`` for ``-``): the
-        action and the name."""
+        """Return the options by their names in configurations (no dashes in front, ``_`` for
+        ``-``), each as its argparse action and its name."""
         return {
             _plain(name.lstrip("-")): (action, name)
             for name, action in self._option_string_actions.items()
         }
 
     def has_table(self, dest: str) -> bool:
-        """True if a table of that name sets the defaults of a dataclass."""
+        """True if a table named ``dest`` sets the defaults of a dataclass that was added."""
         return _plain(dest) in map(_plain, self._builders)
 
     def _check_tables(self) -> None:
@@ -329,8 +334,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     # reading the command line
 
     def split(self, argv: Sequence[str]) -> tuple[list[str], str | None, str | None, list[str]]:
-        """Cut a command line: (voirkit's own words, script, module, arguments of the script or
-        module)."""
+        """Split a command line into voirkit's own words, the script, the module, and the arguments
+        of the script or module."""
         words = Words(argv, self._option_string_actions)
         given, end = words.read()
         own_words = words.words[:end]
@@ -339,13 +344,12 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return own_words, *words.target(end)
 
     def guess_script(self, argv: Sequence[str]) -> tuple[str | None, str | None]:
-        """(script, module) as far as they can be told before instruments have added their
-        options."""
+        """Return (script, module), guessed before instruments have added their options."""
         return Words(argv, self._option_string_actions, final=False).guess()[1:]
 
     def early_values(self, argv: Sequence[str], option: str) -> list[str]:
-        """The values of one of voirkit's own options, before instruments have added theirs.
-        ``parse_command`` raises if it turns out that they were not all."""
+        """Return the values of one of voirkit's own options, before instruments have added their
+        options. ``parse_command`` raises an error if it finds other values."""
         values = Words(argv, self._option_string_actions, final=False).early_values(option)
         self._early[option] = values
         return values
@@ -363,7 +367,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """
         words = Words(sys.argv[1:] if argv is None else argv, self._option_string_actions)
         given, end = words.read()
-        # --help may need the values of the others
+        # last, since --help may need the values of the other options
         given.sort(key=lambda option: asks_for_help([option]))
         own_words: list[str] = []
         for action, name, values in given:
@@ -389,7 +393,8 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         return namespace
 
     def _configured(self, given: set[str]) -> dict[str, object]:
-        """The values in configuration files, of options that the command line leaves out."""
+        """Return the values of options that configuration files set and the command line does
+        not."""
         self._check_tables()
         values: dict[str, object] = {}
         if self._settings:
@@ -402,15 +407,15 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                     definer = self.defined_by(action.option_strings[0])
                     because = f": {definer} requires it" if definer else ""
                     raise CommandLineError(f"{name_of(action)} has to be given{because}.")
-                action.required = False  # argparse does not see that a configuration gives it
+                action.required = False  # argparse does not know the values from configurations
         return {dest: value for dest, value in values.items() if dest not in given}
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        """As argparse's, for a command line of nothing but this parser's own words; options may
-        stand between the others."""
+        """Parse a command line that consists only of this parser's own words, as argparse does.
+        Options may stand between positional arguments."""
         self._check_tables()
         options, extra_words = self.parse_known_intermixed_args(args, namespace)
-        self._build(options)  # 3.14's does not pass by parse_known_args
+        self._build(options)  # the method of python 3.14 does not call parse_known_args
         unknown = next((word for word in extra_words if word.startswith("-")), None)
         if unknown is not None:
             raise Words(extra_words, self._option_string_actions).unknown(unknown, self.prog)
@@ -422,7 +427,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse's."""
+        """Parse the words that are known, as argparse does."""
         self._check_tables()
         options, extra_words = super().parse_known_args(args, namespace)
         self._build(options)
@@ -430,18 +435,19 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def _build(self, namespace: Namespace) -> None:
         for dest, builder in self._builders.items():
-            if not hasattr(namespace, dest):  # argparse may read twice: first the options
+            if not hasattr(namespace, dest):  # argparse may parse twice: first only the options
                 setattr(namespace, dest, builder(namespace))
 
-    # values, and what is wrong with them
+    # values, and errors in them
 
     def error(self, message: str) -> NoReturn:
-        """Raise an error that argparse itself has found."""
+        """Raise CommandLineError for an error that argparse itself has found."""
         text = message.removeprefix("argument ").rstrip(".")
         raise CommandLineError(f"{text}.", next=f"All options: {self.prog} --help")
 
     def _get_value(self, action: Action, arg_string: str) -> Any:
-        """A word as its option's type; argparse's own would keep back why a type refuses it."""
+        """Return a word converted to the type of its option. argparse's own method would hide why
+        the type refuses the word."""
         type_: Any = self._registry_get("type", action.type, action.type)
         separator = "=" if action.nargs == OPTIONAL else " "
         where = f"{name_of(action)}{separator}{arg_string}"
@@ -453,7 +459,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             by_type = {int: "not a whole number", float: "not a number"}
             text = by_type.get(type_) or str(exc) or "not such a value"
             raise CommandLineError(f"{text.rstrip('.')}.", where=where) from None
-        except Exception as exc:  # the type of a voirfile's option is any function
+        except Exception as exc:  # the type of a voirfile's option may be any function
             text = (
                 f"the type of {name_of(action)} fails on {arg_string!r}: {type(exc).__name__}:"
                 f" {exc}."
@@ -471,12 +477,13 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
 
 def name_of(action: Action) -> str:
-    """The longest name of an option, or the name of a positional argument."""
+    """Return the longest name of an option, or the name of a positional argument."""
     return max(action.option_strings, key=len, default=action.dest)
 
 
 def _plain(name: str) -> str:
-    """A name as configurations are compared by: ``train-rate`` is ``train_rate``."""
+    """Return a name in the form that is used to compare names in configurations: ``train_rate`` for
+    ``train-rate``."""
     return name.replace("-", "_")
 
 
@@ -505,7 +512,8 @@ _UNITS = {
 
 
 def size(text: str) -> int:
-    """Bytes, of a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``."""
+    """Return the number of bytes for a text such as ``1GB``, ``500 MB``, ``64MiB``, ``1000000``.
+    Raises ValueError: the text is not a size."""
     word = text.strip().upper()
     digits = word.rstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     factor = _UNITS.get(word[len(digits) :].strip().removesuffix("B"))

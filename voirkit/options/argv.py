@@ -1,8 +1,8 @@
-"""Splits a command line: voirkit's own options, then the script or module, then the script's
+"""Splitting of a command line into voirkit's own options, the script or module, and the script's
 arguments.
 
-Knows the options only as argparse's table of them. Looks at no word after the script. Every run
-loads this module.
+Options are known only from argparse's table. No word after the script is examined. Every run
+imports this module.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ MODULE_SYNTAX = "voirkit [options] -m MODULE[:FUNCTION] [arguments]"
 
 
 class Words:
-    """The words of one command line, and the options that are known by now.
+    """The words of one command line, and the options that are known so far.
 
     Args:
         words: The command line, without the program's name.
         options: Each option's name, with its dashes, and its argparse action.
-        final: True if these are all options; otherwise nothing is looked up to help with an unknown
-            one (3 ms).
+        final: True if these are all options. Otherwise the error for an unknown option suggests no
+            similar names, which would take 3 ms.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class Words:
         self.final = final
 
     def read(self) -> tuple[list[Given], int]:
-        """The options before SCRIPT, and the index of the first word that is none; nothing is read
-        after ``--help``."""
+        """Return the options before SCRIPT, and the index of the first word after them. No word
+        after ``--help`` is read."""
         given: list[Given] = []
         i = 0
         while i < len(self.words) and self._is_option(i) and not self._is_module_option(i):
@@ -57,7 +57,7 @@ class Words:
         return given, i
 
     def target(self, start: int) -> Target:
-        """(script, module, arguments), from the index at which voirkit's own words end."""
+        """Return (script, module, arguments), from the index at which voirkit's own words end."""
         words = self.words
         if words[start : start + 1] == ["--"]:
             start += 1
@@ -72,11 +72,12 @@ class Words:
         return words[start], None, words[start + 1 :]
 
     def guess(self) -> tuple[int, str | None, str | None]:
-        """(where voirkit's own words seem to end, script, module) while options are still missing.
+        """Return (where voirkit's own words seem to end, script, module) while not all options are
+        known.
 
-        A word after an unknown option may be its value or the script. The first word that can be no
-        value ends the search; of those so far, one that can be run is preferred, then one that
-        exists, then one called ``*.py``.
+        A word after an unknown option may be the option's value or the script. The first word that
+        cannot be a value ends the search. Of the words so far, a file that can be run is preferred,
+        then a path that exists, then a name ``*.py``.
         """
         candidates, module = self._script_candidates()
         if len(candidates) == 1 and module is None:
@@ -89,8 +90,8 @@ class Words:
         return best, self.words[best], None
 
     def _script_candidates(self) -> tuple[list[int], int | None]:
-        """The indices of words that may be the script, and that of ``-m``, if the search ends
-        there."""
+        """Return the indices of words that may be the script, and the index of ``-m`` if the search
+        ends there, otherwise None."""
         candidates: list[int] = []
         unsure = False  # True if the word may be the value of an unknown option
         i = 0
@@ -118,8 +119,8 @@ class Words:
         return candidates, None
 
     def early_values(self, option: str) -> list[str]:
-        """The values of an option before the guessed script; words that are unknown by now are
-        passed over."""
+        """Return the values of an option before the guessed script; options that are not known yet
+        are skipped."""
         early = Words(self.words[: self.guess()[0]], self.options, final=False)
         values: list[str] = []
         i = 0
@@ -133,13 +134,13 @@ class Words:
         return values
 
     def unknown(self, word: str, prog: str = "voirkit") -> CommandLineError:
-        """An error for a word that looks like an option and is none."""
+        """Return an error for a word that looks like an option but is not one."""
         name = word.partition("=")[0]
         if not self.final:
             return CommandLineError(f"unknown option '{name}'.")
         if "-" + name in self.options:
             hint = f"Did you mean '-{name}'?"
-        else:  # compared without the dashes, which make all options alike
+        else:  # compared without dashes, since dashes would make all options similar
             bare = {option.lstrip("-"): option for option in self.options}
             similar = [bare[word] for word in nearest(name.lstrip("-"), bare)]
             hint = did_you_mean(name, similar)
@@ -147,8 +148,7 @@ class Words:
         return CommandLineError(f"unknown option '{name}'.", next=cure)
 
     def _is_option(self, i: int) -> bool:
-        """True if a word is meant as an option: ``-`` and ``--`` are not, nor is a negative
-        number."""
+        """True if a word is meant as an option. ``-``, ``--`` and negative numbers are not."""
         word = self.words[i]
         if not _has_dash(word) or word == "--":
             return False
@@ -161,8 +161,8 @@ class Words:
         return False
 
     def _is_module_option(self, i: int) -> bool:
-        """True if a word is ``-m`` or ``-mNAME``; ``-monitor`` is a slip for ``--monitor`` if there
-        is that option."""
+        """True if a word is ``-m`` or ``-mNAME``. ``-monitor`` is taken for a mistyped
+        ``--monitor`` if that option exists."""
         word = self.words[i]
         if word == "-m":
             return True
@@ -174,8 +174,8 @@ class Words:
         return self.words[i][2:] or "".join(self.words[i + 1 : i + 2])
 
     def _read_option(self, i: int) -> tuple[list[Given], int]:
-        """An option with its values (several, if it is short ones in one word), and the index after
-        them."""
+        """Return an option with its values, and the index after them. A word of several short
+        options gives several options."""
         word = self.words[i]
         options = self.options
         name, equals, value = (word, "", "") if word in options else word.partition("=")
@@ -199,8 +199,8 @@ class Words:
     def _values(
         self, action: Action, name: str, attached: str | None, i: int
     ) -> tuple[list[str], int]:
-        """The values of an option, of which one may be attached to it, and the index of the word
-        after them."""
+        """Return the values of an option, and the index of the word after them. ``attached``: the
+        value in the same word as the option's name; None if there is none."""
         nargs: Any = action.nargs
         if nargs == 0:
             if attached is not None:
@@ -222,7 +222,8 @@ class Words:
         return values, i
 
     def _value_counts(self, action: Action, i: int) -> tuple[int, int]:
-        """The least and the largest number of values that an option takes from ``words[i:]``."""
+        """Return the least and the largest number of values that an option takes from
+        ``words[i:]``."""
         nargs: Any = action.nargs
         if nargs == OPTIONAL:
             return 0, int(self._is_optional_value(action, i))
@@ -231,12 +232,13 @@ class Words:
         return ranges.get(nargs, (nargs, nargs))
 
     def _is_optional_value(self, action: Action, i: int) -> bool:
-        """True if a word is the optional value of an option. It needs an "=" otherwise, unless the
-        option can tell it from SCRIPT, or its type takes the word and no file has that name."""
+        """True if a word is the optional value of an option, though it is not attached with "=".
+        Either the option itself can tell the word from SCRIPT, or the option's type accepts the
+        word and no file has that name."""
         if not self._can_be_value(i):
             return False
         word = self.words[i]
-        # of an option that says itself which word is SCRIPT
+        # some options have a function that recognizes SCRIPT
         is_script = getattr(action, "is_script", None)
         if is_script is not None:
             return not is_script(word, self.words[i + 1 :])
@@ -252,7 +254,7 @@ class Words:
 
 
 def values_of(option: str, given: list[Given]) -> list[str]:
-    """All the values of an option on a command line."""
+    """Return all the values of an option on a command line."""
     values: list[str] = []
     for action, _, action_values in given:
         if option in action.option_strings:
@@ -261,7 +263,7 @@ def values_of(option: str, given: list[Given]) -> list[str]:
 
 
 def asks_for_help(given: list[Given]) -> bool:
-    """True if ``--help`` or ``--version`` is among the options, or another with a value that is
+    """True if ``--help`` or ``--version`` is among the options, or an option with a value that is
     answered without a run."""
     for action, _, values in given:
         if isinstance(action, (argparse._HelpAction, argparse._VersionAction)):
@@ -273,15 +275,16 @@ def asks_for_help(given: list[Given]) -> bool:
 
 
 def as_argparse_reads_it(action: Action, name: str, values: list[str]) -> list[str]:
-    """Words that argparse cannot take otherwise: a lone value is attached, since it may begin with
-    a dash."""
+    """Return the words of an option in a form for argparse: a single value is attached with ``=``,
+    since it may begin with a dash."""
     if len(values) == 1 and action.nargs not in (REMAINDER, PARSER):
         return [f"{name}={values[0]}"]
     return [name, *values]
 
 
 def why_no_script(given: list[Given]) -> str:
-    """The cure if no SCRIPT is left; an option may have taken the word that was meant as one."""
+    """Return a hint for a command line without SCRIPT; an option may have taken the word that was
+    meant as SCRIPT."""
     if not given:
         return SYNTAX
     action, name, values = given[-1]
@@ -295,13 +298,13 @@ def why_no_script(given: list[Given]) -> str:
 
 
 def _is_value(action: Action, word: str) -> bool:
-    """True if a word that stands where SCRIPT may is rather an option's value: its type takes it,
-    and no file has that name."""
+    """True if a word in a place where SCRIPT may stand is probably the option's value: the option's
+    type accepts the word, and no file has that name."""
     if not callable(action.type) or action.type is str or os.path.exists(word):
         return False
     try:
         action.type(word)
-    except Exception:  # whatever a type raises of what is not a value for it
+    except Exception:  # whatever a type raises for a word that is not a value
         return False
     return True
 
@@ -311,8 +314,8 @@ def _has_dash(word: str) -> bool:
 
 
 def _unlikeliness(word: str) -> int:
-    """How unlikely a word is a script: 0 is one that can be run, 3 one with nothing in its
-    favour."""
+    """Return how unlikely it is that a word is a script: 0 if it can be run, 1 if it exists, 2 if
+    it is named ``*.py``, otherwise 3."""
     if word.endswith(".py"):
         return 0 if os.path.isfile(word) else 2
     if os.path.exists(word):

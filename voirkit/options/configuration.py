@@ -1,6 +1,7 @@
 """Configuration files: finds them, reads them, and turns their settings into values of options.
 
-TOML, YAML and JSON; a parser is imported only if there is such a file. Every run loads this module.
+They are TOML, YAML or JSON; a parser is imported only if a file needs it. Every run loads this
+module.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ SUFFIXES = (".toml", ".yaml", ".yml", ".json")
 
 
 class Setting:
-    """One thing that a file says.
+    """One setting in a configuration file.
 
     Attributes:
-        path: The key, with those of the tables around it: ``("train-rate",)``, ``("model",
-            "depth")``.
-        value: What it is set to.
-        where: The file and, if it can be told, the line: ``voirkit.toml:1``.
+        path: The key, preceded by the keys of the tables around it: ``("train-rate",)``,
+            ``("model", "depth")``.
+        value: The value of the key.
+        where: The file and, if known, the line: ``voirkit.toml:1``.
     """
 
     def __init__(self, path: tuple[str, ...], value: Any, where: str) -> None:
@@ -44,7 +45,8 @@ class Setting:
         return f"<{self.where} {'.'.join(self.path)} = {self.value!r}>"
 
     def table(self) -> dict[str, Any] | None:
-        """The setting in its tables, ``{"model": {"depth": 3}}``; None if it is in none."""
+        """Return the setting nested in its tables, ``{"model": {"depth": 3}}``; None if it is not
+        in a table."""
         if len(self.path) == 1:
             return {self.path[0]: {}} if self.value == {} else None
         value = self.value
@@ -57,8 +59,10 @@ class Setting:
 
 
 def find(script: str | None, cwd: str) -> list[str]:
-    """The files that may hold settings: beside the script, in the current folder, in its parents;
-    nearest first."""
+    """Return the files that may hold settings, nearest first.
+
+    They are next to the script, in the current folder, or in a parent of the current folder.
+    """
     folders = []
     if script is not None:
         path = os.path.join(cwd, script)
@@ -84,18 +88,20 @@ def collect(
     search: bool = True,
     trusted: Sequence[str] = (),
 ) -> list[Setting]:
-    """All that configuration files say, each key once: the last of ``configs`` goes first, then the
-    nearest file.
+    """Return the settings of all configuration files, each key once.
+
+    If several files set a key, the last of ``configs`` wins, and after ``configs`` the nearest
+    file.
 
     Args:
         script: The script, as far as it is known: a file or a folder.
-        configs: The files of ``--config``, in their order.
-        search: Whether to look for files besides those.
-        trusted: Folders whose files are taken, whoever has written them.
+        configs: The files of ``--config``, in the order of the command line.
+        search: True to look for other files too.
+        trusted: Folders whose files are accepted, whoever has written them.
 
     Raises:
-        ConfigurationError: A file cannot be read or understood, or one that was found is somebody
-            else's.
+        ConfigurationError: A file cannot be read or parsed, or a file that was not requested
+            cannot be trusted, since it may be somebody else's.
     """
     by_key: dict[tuple[str, ...], Setting] = {}
     requested = {os.path.realpath(os.path.join(cwd, path)) for path in configs}
@@ -114,14 +120,14 @@ def collect(
 
 
 def read(path: str, cwd: str = "") -> list[Setting]:
-    """The settings in a file; of a ``pyproject.toml``, those in its ``[tool.voirkit]``.
+    """Return the settings in a file; in a ``pyproject.toml``, those in its ``[tool.voirkit]``.
 
     Args:
-        path: The file; its suffix says what it is written in.
-        cwd: Files in this folder are called by their name alone in messages.
+        path: The file; its suffix determines the format.
+        cwd: Messages show files in this folder relative to it.
 
     Raises:
-        ConfigurationError: It cannot be read, is malformed, or holds no table of settings.
+        ConfigurationError: The file cannot be read, is malformed, or holds no table of settings.
     """
     label = os.path.relpath(path, cwd) if cwd and path.startswith(os.path.join(cwd, "")) else path
     suffix = os.path.splitext(path)[1].lower()
@@ -132,8 +138,8 @@ def read(path: str, cwd: str = "") -> list[Setting]:
         )
     data = _bytes(os.path.join(cwd, path), label)
     is_pyproject = os.path.basename(path) == "pyproject.toml"
-    # Most pyproject.toml say nothing to voirkit, though they may name it: they are not parsed (7
-    # ms), nor judged.
+    # Most pyproject.toml have no settings of voirkit, though they may name it. They are not parsed
+    # (7 ms), and errors in them are not reported.
     if is_pyproject and not re.search(
         rb"""(?m)^[^#\n]*\btool\b.*voirkit|^\s*\[\s*["']?tool["']?\s*\]""", data
     ):
@@ -199,8 +205,11 @@ def _parse(text: str, suffix: str, label: str) -> Any:
 
 
 def _syntax_error(exc: ValueError, text: str) -> tuple[int | None, str]:
-    """The line and the message of a parser's error. JSON's errors know their line; TOML's say "(at
-    line 1, column 7)" or "(at end of document)"."""
+    """Return the line and the message of a parser's error.
+
+    An error of JSON has the line as an attribute. The message of a TOML error ends with "(at line
+    1, column 7)" or "(at end of document)".
+    """
     line = None
     message = str(exc)
     place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)$", message)
@@ -230,8 +239,11 @@ def _parse_yaml(text: str, label: str) -> Any:
 def _settings(
     table: dict[Any, Any], path: tuple[str, ...], text: str, around: tuple[str, ...], label: str
 ) -> Iterable[Setting]:
-    """Each value that is not a table. ``path`` is the table in voirkit's settings, ``around`` the
-    tables around those."""
+    """Yield a setting for each value that is not a table.
+
+    ``path`` has the keys that lead to the table within voirkit's settings. ``around`` has the keys
+    of the tables around these settings, such as ``("tool", "voirkit")``.
+    """
     for key, value in table.items():
         if not isinstance(key, str):
             hint = "Names can be put in quotes."
@@ -251,7 +263,8 @@ def _where(label: str, line: int | None) -> str:
 
 
 def _line(text: str, path: tuple[str, ...]) -> int | None:
-    """The line of a key, by looking for its parts one after the other; None if one is not there."""
+    """Return the line of a key, found by searching for the parts of its path in turn; None if a
+    part is not found."""
     lines = text.splitlines()
     index = 0
     column = 0
@@ -270,14 +283,14 @@ def _line(text: str, path: tuple[str, ...]) -> int | None:
     return index + 1 if path else None
 
 
-# settings as values of options
+# from settings to values of options
 
 
 def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> dict[str, object]:
-    """The values that settings give to options, by each option's ``dest``."""
+    """Return the values that settings give to options, by each option's ``dest``."""
     options = parser.keys()
     scratch = argparse.Namespace()
-    # `x` and `no-x` may both be there: the first goes before the others
+    # `x` and `no-x` may both be set: the first setting wins, so it is applied last
     for setting in reversed(list(settings)):
         key = setting.path[0]
         action, name = options.get(key.replace("-", "_"), (None, ""))
@@ -301,7 +314,7 @@ def _give(
     name: str,
     setting: Setting,
 ) -> None:
-    """Do to a namespace what the option on a command line would have done."""
+    """Change a namespace as the option on a command line would."""
     value = setting.value
     key = setting.path[0]
     if isinstance(action, argparse._CountAction) and isinstance(value, int):
@@ -313,7 +326,7 @@ def _give(
             action(parser, scratch, convert(parser, action, key, item, setting.where), name)
         return
     if action.nargs == OPTIONAL and value is False:
-        return  # as if it had not been given
+        return  # as if the option had not been given
     converted = convert(parser, action, key, value, setting.where)
     if action.nargs != 0:
         action(parser, scratch, converted, name)
@@ -343,8 +356,7 @@ def _switch_off(
 def convert(
     parser: ExtendedArgumentParser, action: Action, key: str, value: Any, where: str
 ) -> Any:
-    """A setting's value as its option takes it: through the option's type, or true or false for a
-    switch."""
+    """Return a setting's value, converted by the option's type; true or false for a switch."""
     needs = _needs(action)
     if action.nargs == 0:
         if isinstance(value, bool):
@@ -370,7 +382,7 @@ def convert(
 
 
 def _is_scalar(item: object) -> bool:
-    """True if an item can be a word of a command line: a number or a string, but no ``--``."""
+    """True if an item can be a word of a command line: a number, or a string other than ``--``."""
     return isinstance(item, (str, int, float)) and not isinstance(item, bool) and item != "--"
 
 

@@ -1,8 +1,7 @@
-"""Options made from the fields of a dataclass: their types, their help, and the instance that they
-give.
+"""Command-line options made from the fields of a dataclass, and the instance with their values.
 
-Imported only when an instrument has such options, since it needs dataclasses, inspect, tokenize and
-typing.
+This module is imported only if an instrument has such options, since it needs dataclasses, inspect,
+tokenize and typing.
 """
 
 from __future__ import annotations
@@ -53,17 +52,16 @@ def add_model(
     """Add an option for each field of a dataclass.
 
     Args:
-        parser: Gets the options.
+        parser: The parser that gets the options.
         model: The dataclass, or an instance that holds the defaults.
-        path: Where the instance will stand in the options: ``("a",)``, and ``("a", "b")`` for a
-            dataclass in it.
-        prefix: What comes before the fields' names in those of the options: nothing, or
-            ``training.``
-        table: What configurations say: ``{field: value}``; it goes before the defaults.
-        origin: The file and line of the configuration that the value at a path is from.
+        path: Place of the instance among the options: ``("a",)``, or ``("a", "b")`` for a dataclass
+            in a field of another.
+        prefix: Text before the fields' names in the names of the options: empty, or ``training.``
+        table: Values from configuration files, ``{field: value}``; they override the defaults.
+        origin: Returns the file and line of the configuration that sets the value at a path.
 
     Returns:
-        A function that takes the values out of a namespace and makes an instance of the dataclass.
+        A function that removes the values from a namespace and makes an instance of the dataclass.
     """
     cls = model if isinstance(model, type) else type(model)
     if not is_dataclass(cls):
@@ -111,7 +109,7 @@ def _check_keys(
     path: Path,
     origin: Callable[[Path], str],
 ) -> None:
-    """Raise ConfigurationError if a configuration sets a field that there is not."""
+    """Raise ConfigurationError if a configuration sets a field that does not exist."""
     for key in table:
         if key not in names:
             key_path = (*path, key)
@@ -120,7 +118,7 @@ def _check_keys(
 
 
 def _default(field: Field[Any]) -> Any:
-    """A field's default; MISSING if it has none."""
+    """Return a field's default; MISSING if it has none."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
@@ -134,11 +132,11 @@ def _hints(cls: type, parser: ExtendedArgumentParser) -> dict[str, Any]:
 
 
 class _Option:
-    """One field's option (two for a switch), and how its value is made.
+    """The command-line option of one field (two options for a bool), which converts its value.
 
-    The value on the command line is kept under the field's path. An absent option leaves nothing
-    there, and the default is taken as it is: argparse would read a default that is a string as if
-    it had been typed.
+    The parsed value is stored in the namespace under the field's path. An absent option stores
+    nothing, and the default is used unchanged: argparse would convert a string default as if it had
+    been typed.
     """
 
     def __init__(
@@ -173,7 +171,7 @@ class _Option:
             )
 
     def add(self, default: Any) -> None:
-        """Add it to its group."""
+        """Add the option to its group."""
         self.default = default
         dashed = f"-{self.name}" if len(self.name) == 1 else f"--{self.name}"
         escaped = self.help.replace("%", "%%")
@@ -203,12 +201,12 @@ class _Option:
         common["help"] = f"{escaped} {note}".strip()
         common["metavar"] = getattr(self.reader, "metavar", None) or self.path[-1].upper()
         if self.many:
-            # of what is given: the default is not in the namespace
+            # collects only the given values, since the default is not in the namespace
             common.update(nargs="*", action="extend")
         self.group.add_argument(dashed, type=self.reader, **common)
 
     def from_configuration(self, value: Any, where: str) -> Any:
-        """A configuration's value, as the field's type."""
+        """Return a configuration's value, converted to the field's type."""
         if value is None and self.optional:
             return value
         if isinstance(value, (Enum, PurePath)) and isinstance(value, self.type):
@@ -221,7 +219,7 @@ class _Option:
         return self.many(converted) if self.many else converted
 
     def value(self, namespace: argparse.Namespace) -> Any:
-        """The field's value; takes it out of the namespace."""
+        """Return the field's value, and remove it from the namespace."""
         parsed = vars(namespace).pop(self.dest, MISSING)
         if parsed is MISSING:
             return self.default
@@ -234,7 +232,7 @@ class _Option:
 
 
 def _without_none(annotation: Any) -> tuple[bool, Any]:
-    """(whether None is allowed, the type without it)."""
+    """Return (True if None is allowed, the type without None)."""
     if get_origin(annotation) in (Union, types.UnionType):
         alternatives = get_args(annotation)
         without_none = tuple(type_ for type_ in alternatives if type_ is not type(None))
@@ -242,12 +240,16 @@ def _without_none(annotation: Any) -> tuple[bool, Any]:
             return False, annotation
         if len(without_none) == 1:
             return True, without_none[0]
-        return True, Union[without_none]  # noqa: UP007 - there is no `|` of a tuple
+        return True, Union[without_none]  # noqa: UP007 - `|` does not take a tuple of types
     return False, annotation
 
 
 def _collection_and_item(annotation: Any) -> tuple[type | None, Any]:
-    """(list, tuple, or None for a single value; the type of an item, None if it has several)."""
+    """Return (collection type, item type).
+
+    The collection type is list or tuple, or None for a single value. The item type is None if there
+    are several.
+    """
     if annotation in (list, tuple):
         return annotation, str
     collection = get_origin(annotation)
@@ -265,7 +267,7 @@ def _type_name(annotation: Any) -> str:
 
 
 def _reader(annotation: Any) -> Callable[[str], Any] | None:
-    """A function that turns a word into a value of a type; None if the type has none."""
+    """Return a function that converts a word to a value of a type; None for an unsupported type."""
     if annotation in (int, float, str):
         return annotation  # type: ignore[no-any-return]
     if isinstance(annotation, type) and issubclass(annotation, Enum):
@@ -292,7 +294,7 @@ def _union_reader(annotations: Sequence[Any]) -> _FirstOf | None:
 
 
 class _OneOf:
-    """Reads one of a few words."""
+    """Converter that accepts one of a fixed set of words."""
 
     def __init__(self, values: Mapping[str, Any], also: Mapping[str, Any] | None = None) -> None:
         self.values = values
@@ -308,7 +310,7 @@ class _OneOf:
 
 
 class _FirstOf:
-    """Reads a word as the first of several types that takes it."""
+    """Converter that uses the first of several types that accepts the word."""
 
     def __init__(self, readers: Sequence[Callable[[str], Any]]) -> None:
         self.readers = readers
@@ -326,15 +328,17 @@ class _FirstOf:
 
 
 def field_help(cls: type) -> dict[str, str]:
-    """The help of each field in the source of a dataclass or named tuple: from comments above and
-    beside it, and a docstring below it."""
+    """Return the help of each field of a dataclass or named tuple, from its source.
+
+    A field's help is the comments above and beside it, and the docstring below it.
+    """
     helps: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if "__dataclass_fields__" not in vars(base) and "_fields" not in vars(base):
             continue
         try:
-            # A class in a function is indented. `if 1:` makes that right; dedent fails on a text at
-            # the margin.
+            # A class in a function is indented. `if 1:` makes that valid; dedent would fail if a
+            # string has text at the margin.
             indented = inspect.getsource(base).replace("\n", "\n ")
             helps.update(_help_in(f"if 1:\n {indented}"))
         except (OSError, TypeError, SyntaxError, tokenize.TokenError):
@@ -344,7 +348,7 @@ def field_help(cls: type) -> dict[str, str]:
 
 class _Comment(NamedTuple):
     column: int
-    is_alone: bool  # on its line
+    is_alone: bool  # no code on the same line
     text: str
 
 
@@ -368,7 +372,7 @@ def _help_in(source: str) -> dict[str, str]:
 
 
 def _comments_above(statement: ast.stmt, comments: Mapping[int, _Comment]) -> list[str]:
-    """The lines of the comment right above a statement, indented as it is."""
+    """Return the lines of the comment right above a statement, with the same indentation."""
     texts: list[str] = []
     line = statement.lineno - 1
     while line in comments:
@@ -381,7 +385,7 @@ def _comments_above(statement: ast.stmt, comments: Mapping[int, _Comment]) -> li
 
 
 def _comments(source: str) -> dict[int, _Comment]:
-    """The comments for people, by their line."""
+    """Return the comments by line, except those for tools (``noqa``)."""
     comments: dict[int, _Comment] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
@@ -394,7 +398,7 @@ def _comments(source: str) -> dict[int, _Comment]:
 
 
 def _string_of(statement: ast.stmt | None) -> str | None:
-    """The string that a statement consists of; None if it is anything else."""
+    """Return the string that a statement consists of; None for any other statement."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
         return None
     value = statement.value.value

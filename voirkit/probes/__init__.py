@@ -1,13 +1,14 @@
-"""Probes: a selector becomes a stream of what variables of named functions are set to.
+"""Probes: streams of the values that variables of selected functions are set to.
 
-``stream`` is what users have in hand, ``engine`` holds the rest together. ``selector/`` reads and
-checks selectors and runs nothing. ``live_functions`` finds the functions, now or in modules that
-are being imported, ``source`` their syntax trees, ``instrumenter`` and ``tap_emitter`` put calls
-into those, ``weave`` compiles them; ``compatibility`` keeps compilers and picklers off. ``taps``
-are what is called. ``processes``, ``children`` and ``exchange`` are for child processes. ``around``
-and ``call_hooks`` see calls for instruments, without selectors.
+``stream`` has the classes that users work with, ``engine`` connects the other modules.
+``selector/`` parses and checks selectors, and runs nothing. ``live_functions`` finds the selected
+functions, now or in modules that are imported later. ``source`` finds their syntax trees,
+``instrumenter`` and ``tap_emitter`` insert calls into the trees, and ``weave`` compiles them.
+``compatibility`` keeps compilers and picklers away from the result. ``taps`` has the functions that
+the inserted calls call. ``processes``, ``children`` and ``exchange`` are for child processes.
+``around`` and ``call_hooks`` observe calls for instruments, without selectors.
 
-The names here are imported when they are first used: a child process needs no stream.
+The public names are imported when they are first used: a child process needs no stream.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Code that runs before and after the body of a function of a library, in the function itself: for
-instruments that time every call.
+"""Inserts code before and after the body of a library's function, for instruments that time calls.
 
-The function keeps its identity, name, signature, lines and frame: no wrapper is seen in tracebacks,
-by ``warnings`` (``stacklevel``), ``pickle``, ``inspect`` or ``is``, and modules that have imported
-it before have the new body too. Nothing here may load giving or know torch.
+The code is inserted into the function itself, which keeps its identity, name, signature, lines and
+frame. No wrapper is visible in tracebacks, or to ``warnings`` (``stacklevel``), ``pickle``,
+``inspect`` or ``is``. Modules that imported the function earlier get the new body too. This module
+must not import giving, or know torch.
 
 A body ``B`` becomes::
 
@@ -17,8 +17,8 @@ A body ``B`` becomes::
         finally:
             leave(began, was, <passed>)
 
-A lambda's, in which there is no ``finally``, is left only where it returns. Several may stand
-around a function, the first innermost.
+A lambda cannot have a ``finally``: ``leave`` is called only if the lambda returns. Several
+``Around`` may surround the body of one function; the first is the innermost.
 
 Checked with python 3.10 to 3.13.
 """
@@ -43,15 +43,17 @@ if TYPE_CHECKING:
     from voirkit.probes.source import FunctionNode
 
     class ThreadState(Protocol):
-        """The state of a thread; ``inside`` is an integer that ``enter`` may set, and ``leave``
-        must set back to ``was``."""
+        """The state of a thread. ``inside`` is an integer that ``enter`` may set; ``leave`` must
+        set it back to ``was``."""
 
         inside: int
 
 
 class Absent:
-    """The value of a call that has none (yet): it was left by an exception, which is then
-    ``sys.exc_info()``."""
+    """Placeholder for the value of a call that has not returned.
+
+    If an exception ended the call, the exception is in ``sys.exc_info()``.
+    """
 
     def __deepcopy__(self, memo: object) -> Absent:
         return self
@@ -59,33 +61,40 @@ class Absent:
 
 ABSENT = Absent()
 _SLOTS = ("here", "enter", "leave", "absent", "on")
-# what is put in its place under ``fullgraph=True`` says nothing (``compatibility.py``)
+# Called to find out whether torch.compile traces the function: returns True when it is executed.
+# Under ``fullgraph=True`` torch.compile traces a function in its place that returns None
+# (``compatibility.py``).
 _ON = True.__bool__
-# CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: the body runs later than the call
+# CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: such a body runs after the call has returned
 _GENERATES = 0x20 | 0x80 | 0x200
 
 
 class Around:
-    """Functions that are called around the body of others. A call for which nothing is done costs
-    one comparison (some 40 ns) and ``plain``.
+    """A pair of functions, ``enter`` and ``leave``, called before and after the body of others.
+
+    A call for which neither is called costs one comparison (some 40 ns) and the test of ``plain``.
 
     Args:
-        thread_state: Holds ``inside`` for each thread. ``copy.deepcopy`` of it must give itself,
-            since torch.compile copies constants.
-        most: Where ``thread_state.inside`` is more than this, nothing is done around the body.
-        enter: A function; a method would be copied with its object. Called with the passed
-            variables; returns when the call began, anything but 0. Must not raise.
-        leave: A function. Called with the result of ``enter`` (0 if that was interrupted), the
-            ``thread_state.inside`` of before, and the passed variables. Must not raise.
-        passed: Names of variables of the function, as they are before and after the body:
-            parameters, or free variables.
-        value: ``leave`` gets the value that the call returns, or ``ABSENT``, as its last argument.
-        plain: Expressions; the first that can be evaluated in the function's module is asked at
-            each call, and nothing is done around the body where it is true.
-        unasked: The module cannot tell whether torch.compile looks at the function: it leaves it
-            alone, or, where it must not (``fullgraph=True``), compiles it as without this.
-        leave_with: The variables that ``leave`` gets instead of the passed ones: a program may
-            delete its own, and then they cannot be had.
+        thread_state: Object that holds ``inside`` for each thread. Its ``copy.deepcopy`` must
+            return the object itself, since torch.compile copies constants.
+        most: If ``thread_state.inside`` is greater than this, only the body is executed.
+        enter: A function, since a method would be copied with its object. It is called with the
+            passed variables, and returns the time when the call began, anything but 0. Must not
+            raise.
+        leave: A function. It is called with the result of ``enter`` (0 if ``enter`` was
+            interrupted), the previous ``thread_state.inside``, and the passed variables. Must not
+            raise.
+        passed: Names of variables of the function (parameters or free variables), whose values are
+            passed as they are before and after the body.
+        value: If True, ``leave`` gets the value that the call returns, or ``ABSENT``, as its last
+            argument.
+        plain: Expressions. The first that can be evaluated in the function's module is evaluated at
+            each call; if it is true, only the body is executed.
+        unasked: True if the function's module cannot tell whether torch.compile traces the
+            function. torch.compile then leaves the function alone, or, where it must not
+            (``fullgraph=True``), compiles only the body.
+        leave_with: Names of the variables that ``leave`` gets in place of ``passed``, if the body
+            may delete its own variables.
     """
 
     def __init__(
@@ -112,30 +121,29 @@ class Around:
         self.value = value
         self.plain = plain
         self.leave_with = passed if leave_with is None else leave_with
-        # by identity of the program's code and of those further in
+        # by id of the program's code object and of the Arounds that are further inside
         self._layers_by_codes: dict[tuple[int, ...], Layers] = {}
         weave.register_around(self)
 
     def forget(self) -> None:
-        """No function runs with this any more."""
+        """Unregister this ``Around``, after it was removed from all functions."""
         weave.unregister_around(self)
 
     def is_made_here(self, code: CodeType) -> bool:
-        """True if some code is one that was made with this."""
+        """True if a code object was made with this ``Around``."""
         layers = _layers.get(id(code))
         return layers is not None and self in layers.arounds
 
     def code(self, function: FunctionType, qualname: str | None = None) -> CodeType:
-        """The function's code with this around its body, outside of the others that stand around it
-        already.
+        """Return the function's code with this ``Around`` outside of those it already has.
 
         Args:
-            function: One whose body runs when it is called: no generator.
-            qualname: Where it is defined, if its ``__qualname__`` does not tell
-                (``functools.wraps``); python 3.10 needs it.
+            function: A function whose body runs when it is called, not a generator.
+            qualname: Qualified name of the function's definition, if its ``__qualname__`` is
+                another (``functools.wraps``); python 3.10 needs it.
 
         Raises:
-            NoSource: It cannot be made.
+            NoSource: The code cannot be made.
         """
         old = weave.code_of(function)
         layers = _layers.get(id(old))
@@ -148,7 +156,8 @@ class Around:
         return _stacked(layers.original, function.__globals__, layers.qualname, arounds)
 
     def less(self, function: FunctionType) -> CodeType:
-        """The function's code without this: with what else stands around its body, or its own."""
+        """Return the function's code without this ``Around``: with those that remain, or the
+        original."""
         code = weave.code_of(function)
         layers = _layers.get(id(code))
         if layers is None or self not in layers.arounds:
@@ -167,16 +176,16 @@ class Around:
     def surround(
         self, node: FunctionNode, code: CodeType, names: dict[str, Any], depth: int
     ) -> dict[str, Any]:
-        """Put this around the body of a function in a tree.
+        """Insert this ``Around`` into the syntax tree of a function.
 
         Args:
-            depth: How many stand around it already.
+            depth: Number of ``Around`` that the function already has.
 
         Returns:
-            The object that each marker stands for.
+            The object that replaces each marker in the code's constants.
 
         Raises:
-            NoSource: It cannot be.
+            NoSource: The function lacks a variable, or the module a ``plain`` expression.
         """
         self._check(code)
         variables = _variables_of(code)
@@ -210,10 +219,10 @@ class Around:
             node.body = _place_like(ast.IfExp(test, node.body, timed_value), node.body)
             return
         has_docstring = ast.get_docstring(node, clean=False) is not None
-        # a name may not be declared after it was used
+        # global and nonlocal declarations have to come before the first use of the name
         top = [*(node.body[:1] if has_docstring else ()), *_take_declarations(node.body)]
         body = node.body[1:] if has_docstring else node.body
-        timed = body  # the very nodes: they are compiled twice
+        timed = body  # the same nodes in both branches: they are compiled twice
         before: list[ast.stmt] = [_set(began_name, ast.Constant(0))]
         if self.value:
             copied = [copy.deepcopy(statement) for statement in body]
@@ -227,7 +236,7 @@ class Around:
         node.body = [*top, ast.copy_location(ast.If(test, body, [*before, last]), body[0])]
 
     def _test(self, slots: dict[str, ast.expr], was: str, plain: str | None) -> ast.expr:
-        """The condition under which nothing is done around the body."""
+        """Return the condition under which only the body is executed."""
         inside = ast.Attribute(slots["here"], "inside", ast.Load())
         inside_before = ast.NamedExpr(ast.Name(was, ast.Store()), inside)
         test: ast.expr = ast.Compare(inside_before, [ast.Gt()], [ast.Constant(self.most)])
@@ -248,13 +257,13 @@ def _place_like(new: Any, old: ast.AST) -> Any:
 
 
 class Layers:
-    """Code with something around its body.
+    """A code object with ``Around`` inserted, and the code it was made from.
 
     Attributes:
-        code: The code; a reference to it in the table of all.
-        original: The program's own.
-        qualname: Where its function is defined.
-        arounds: Each ``Around`` that stands around the body, from within.
+        code: The code object. This reference keeps it alive while ``_layers`` has its id.
+        original: The program's own code object.
+        qualname: Qualified name of the function's definition.
+        arounds: The ``Around`` in the code, innermost first.
     """
 
     __slots__ = ("__weakref__", "arounds", "code", "original", "qualname")
@@ -268,15 +277,17 @@ class Layers:
         self.arounds = arounds
 
 
-# by identity of the new code
+# by id of the new code object
 _layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary()
 
 
 def _stacked(
     original: CodeType, names: dict[str, Any], qualname: str, arounds: tuple[Around, ...]
 ) -> CodeType:
-    """A function's code with all of these around its body, the first innermost; each time the same.
-    Raises NoSource: it cannot be made."""
+    """Return a function's code with all given ``Around``, the first innermost.
+
+    Equal arguments give the same code object. Raises NoSource if the code cannot be made.
+    """
     outermost = arounds[-1]
     key = (id(original), *map(id, arounds[:-1]))
     layers = outermost._layers_by_codes.get(key)
@@ -318,7 +329,7 @@ def _has_marker(code: CodeType, values: dict[str, Any]) -> bool:
 
 
 class _Returns(ast.NodeTransformer):
-    """Keeps the returned value in a variable."""
+    """Transformer that stores each returned value in a variable."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -337,7 +348,7 @@ class _Returns(ast.NodeTransformer):
 
 
 def _take_declarations(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Take the declarations of global and nonlocal variables out of a body, and return them."""
+    """Remove the declarations of global and nonlocal variables from a body, and return them."""
     declarations: list[ast.stmt] = []
     for statement in list(body):
         if isinstance(statement, ast.Global | ast.Nonlocal):
@@ -362,8 +373,10 @@ def _set(name: str, value: ast.expr) -> ast.stmt:
 def _first_that_works(
     expressions: Sequence[str], names: dict[str, Any], alternatives: Sequence[str]
 ) -> str | None:
-    """The first expression that the function's module can evaluate. Raises NoSource: some
-    expression is wanted, and none can be had."""
+    """Return the first expression that can be evaluated in the function's module.
+
+    Return None if no expression was given. Raises NoSource if some were, but none can be evaluated.
+    """
     for expression in expressions:
         try:
             eval(expression, {**names})

@@ -1,15 +1,15 @@
-"""Hooks on functions: each call of chosen ones, thousands at once, is reported on its way in and
-out, and nothing else changes.
+"""Hooks on functions: they report the beginning and the end of each call of chosen functions,
+thousands of them at once, and change nothing else.
 
-A call is seen from the object that is called (``_entry.c``): identity, code, source, frames,
-pickles and the parts that torch's compilers read stay as they are, and calls by all who have the
-function already are seen. On python 3.11 the interpreter runs functions of Python that a function
-calls without asking anybody: there they get new code, made without their source, that keeps all of
-this but ``co_code``; generators are not reported there. While the hooks are off the functions are
-as they were. Nothing here may know torch.
+A hook is in the called object itself (``_entry.c``), so calls by code that already holds the
+function are reported too. The function's identity, code, source, frames and pickles stay as they
+are, and so do the parts that torch's compilers read. On python 3.11, the interpreter bypasses such
+a hook if Python code calls a Python function, so the function gets new code. That code is made
+without the source; of the above, only ``co_code`` changes. Generators are not reported on 3.11.
+While the hooks are off, the functions are as they were. This module must not know torch.
 
 Never reported: C methods that were bound before (``f = x.relu``), compiled code (torch.compile,
-torch.jit), and whatever happens inside of functions that are muted.
+torch.jit), and calls inside of muted functions.
 
 Checked with CPython 3.10 to 3.13.
 """
@@ -43,26 +43,28 @@ def _extension() -> Any:
 
 
 _entry = _extension()
-IS_BUILT = _entry is not None  # else there can be no CallHooks
+IS_BUILT = _entry is not None  # otherwise there can be no CallHooks
 
 REWRITES = sys.version_info[:2] == (3, 11)
 if REWRITES:
     from voirkit.probes import compatibility
 _BOUND = (MethodType, classmethod, staticmethod)
-SKIPS_INIT_HOOK = sys.version_info >= (3, 13)  # for ``__init__``, where one line makes many objects
+# True if the interpreter calls ``__init__`` past the hook in a line that makes many objects
+SKIPS_INIT_HOOK = sys.version_info >= (3, 13)
 _TOO_DEEP = "calls itself too deeply, and is left alone since it was seen to"
 
 
-ALL_HOOKS = "the ways into functions"  # the owner of code with calls, for weave.py
+ALL_HOOKS = "the ways into functions"  # owner of the code that calls hooks, for weave.py
 
 
 class CallHooks:
-    """Calls of functions, reported to hooks; off at first.
+    """Reports calls of functions to hooks; off at first.
 
     Args:
         hooks: A capsule of C functions (``voirkit_entry_hooks``); or three functions:
-            ``begin(number, callable, args, kwargs)``, which is true if the end is to be reported,
-            ``end(number, value)``, ``failed(number, exception)``. They may switch this on and off.
+            ``begin(number, callable, args, kwargs)``, which returns True if the end is to be
+            reported, ``end(number, value)``, ``failed(number, exception)``. They may call ``on``
+            and ``off``.
     """
 
     def __init__(self, hooks: Any) -> None:
@@ -81,9 +83,9 @@ class CallHooks:
         """Report calls of more functions.
 
         Args:
-            functions: Functions of Python, builtin functions, method descriptors, by their number;
-                of a method, class method or static method the function inside is meant. They are
-                not kept alive.
+            functions: Python functions, builtin functions and method descriptors, by number. Of a
+                method, class method or static method, calls of the function inside are reported.
+                The functions are not kept alive.
         """
         for number, function in functions.items():
             why = self._add(number, function, False)
@@ -92,19 +94,20 @@ class CallHooks:
 
     @property
     def skipped(self) -> dict[int, str]:
-        """By number, why a function is not reported (or no more): the end of a sentence."""
+        """Reasons why functions are not reported, or no longer, by number; each is the end of a
+        sentence."""
         deep: list[int] = self._entries.deep()
         numbers = [number for number in deep if number >= 0]
         return self._skipped | dict.fromkeys(numbers, _TOO_DEEP)
 
     def mute(self, functions: Iterable[object]) -> None:
-        """Report nothing of what a thread does inside of calls of these. They may be reported
-        themselves."""
+        """Report no calls that a thread makes inside of calls of these functions. Calls of these
+        functions themselves may be reported."""
         for function in functions:
             self._add(-1, function, True)
 
     def on(self, numbers: Iterable[int] | None = None) -> None:
-        """Put the ways in place: all, or of some functions, by their numbers."""
+        """Switch the hooks on: for all functions, or for those with these numbers."""
         numbers = None if numbers is None else list(numbers)
         if numbers is None:
             self._is_on = True
@@ -115,8 +118,8 @@ class CallHooks:
             layer.on(self)
 
     def off(self, numbers: Iterable[int] | None = None) -> None:
-        """Put the functions back as they were, all or some; a call that is open is reported to its
-        end."""
+        """Restore the functions: all, or those with these numbers. The end of a call that has begun
+        is still reported."""
         numbers = None if numbers is None else list(numbers)
         if numbers is None:
             self._is_on = False
@@ -132,7 +135,7 @@ class CallHooks:
         return [self._by_number[number] for number in numbers if number in self._by_number]
 
     def remove(self) -> None:
-        """Put the functions back as they were, for good."""
+        """Restore all functions permanently."""
         self.off()
         self._skipped = self.skipped
         for layer in self._layers:
@@ -146,7 +149,8 @@ class CallHooks:
         self._entries.remove()
 
     def _add(self, number: int, function: Any, is_muted: bool) -> str:
-        """Report calls of a function, or mute it; returns why it cannot be, or an empty text."""
+        """Report calls of a function, or mute it. Returns the reason if that is not possible, or an
+        empty text."""
         if type(function) in _BOUND:
             function = getattr(function, "__func__", function)
         is_rewritten = REWRITES and type(function) is FunctionType
@@ -184,7 +188,7 @@ class CallHooks:
 
 
 class _TorchCompile:
-    """``torch.compile`` in this process, which compares the code of functions by identity."""
+    """State of ``torch.compile`` in this process; it compares the code of functions by identity."""
 
     __slots__ = ("is_used",)
 
@@ -196,8 +200,9 @@ _torch_compile = _TorchCompile()
 
 
 def _code_for_torch_compile(code: CodeType) -> CodeType:
-    """The code below that of a layer; all layers stay in place from now on, but one over code that
-    torch.compile begins with."""
+    """Return the original of code with hooks; other code as it is. The first call freezes all
+    layers: each one stays in place, except the layer over the code that torch.compile reads
+    first."""
     layers = list(weave.overlays.values())
     if not _torch_compile.is_used:
         _torch_compile.is_used = True
@@ -210,8 +215,8 @@ def _code_for_torch_compile(code: CodeType) -> CodeType:
 
 
 def _classes_made_with(init: FunctionType) -> Iterator[type]:
-    """The classes whose objects are made with an ``__init__``: the one that has it, and those of
-    today that inherit it."""
+    """Yield the classes that use an ``__init__``: the class that defines it, and the existing
+    subclasses that inherit it."""
     owner: Any = sys.modules.get(init.__module__)
     for name in init.__qualname__.split(".")[:-1]:
         owner = getattr(owner, "__dict__", {}).get(name)
@@ -231,8 +236,9 @@ def _init_of(kind: type) -> Any:
 
 
 class Layer:
-    """The code with calls that stands over a function's own, while it is on (python 3.11).
-    ``is_on``: it is in place; ``is_frozen``: it is to stay as it is."""
+    """Code with calls of the hooks, which replaces the code of a function while the hooks are on
+    (python 3.11). ``is_on``: True if the new code is in place; ``is_frozen``: True if this must not
+    change any more."""
 
     __slots__ = (
         "_call",
@@ -258,12 +264,12 @@ class Layer:
             bool(code.co_flags & VARKEYWORDS),
         )
         self._function = weakref.ref(function, weave.forgetter(weave.overlays, key))
-        self.owners: set[CallHooks] = set()  # whose it is
-        self.users: set[CallHooks] = set()  # those of them that are on
+        self.owners: set[CallHooks] = set()  # the CallHooks that use this layer
+        self.users: set[CallHooks] = set()  # the owners that are on
         self.is_on = False
         self.is_frozen = False
-        self.base = code  # the code below it
-        self.with_hooks = self._add_hooks(code)  # the code with calls
+        self.base = code  # the function's code without this layer
+        self.with_hooks = self._add_hooks(code)  # the same code with calls of the hooks
         weave.overlays[key] = self
 
     def _add_hooks(self, code: CodeType) -> CodeType:
@@ -272,13 +278,13 @@ class Layer:
         return new
 
     def on(self, user: CallHooks) -> None:
-        """Put the code in place."""
+        """Put the code with hooks in place for a user, unless the layer is frozen."""
         self.users.add(user)
         if not self.is_on and not self.is_frozen:
             self._install()
 
     def freeze(self, on: bool = True) -> None:
-        """Leave all as it is from now on: in place, or not."""
+        """Freeze the layer, after its code with hooks is put in place if ``on``."""
         if on and not self.is_on and not self.is_frozen:
             self._install()
         self.is_frozen = True
@@ -297,8 +303,8 @@ class Layer:
         self.is_on = True
 
     def off(self, user: CallHooks) -> None:
-        """Put the code below it in place when nobody is on; other code that somebody has put into
-        the function since stays."""
+        """Remove a user; without users, the code without this layer is put in place. Code that
+        others have put into the function since then stays."""
         self.users.discard(user)
         function = self._function()
         if function is None or self.users:
@@ -309,7 +315,7 @@ class Layer:
                 function.__code__ = self.base
 
     def release(self, owner: CallHooks) -> None:
-        """One owner less; without any it is no more."""
+        """Remove an owner; without owners the layer is removed."""
         self.owners.discard(owner)
         self.is_frozen = self.is_frozen and bool(self.owners)
         self.off(owner)
@@ -318,13 +324,13 @@ class Layer:
             weave.overlays.pop(id(function), None)
 
     def under(self, function: FunctionType) -> CodeType:
-        """The function's code without this."""
+        """Return the function's code without this layer."""
         if self.is_on and function.__code__ is self.with_hooks:
             return self.base
         return function.__code__
 
     def put_under(self, function: FunctionType, code: CodeType) -> None:
-        """Give the function other code, under this."""
+        """Give the function other code, with this layer still on top of it if it is on."""
         if not self.is_on or function.__code__ is not self.with_hooks:
             function.__code__ = code
             return
@@ -339,28 +345,28 @@ class Layer:
 
 VARARGS, VARKEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
-MOST_PARAMETERS = 60  # parameters
-_NOWHERE = 15  # the code, in the table of lines, of instructions that are of no line
-_WORD = 8  # units that an entry of that table can describe
-# only the first byte of an entry has its highest bit set
+MOST_PARAMETERS = 60  # maximum number of parameters of a function that can be rewritten
+_NOWHERE = 15  # code for instructions without a line, in the line table (``co_linetable``)
+_WORD = 8  # maximum number of code units that an entry of the line table describes
+# in the line table, only the first byte of an entry has its highest bit set
 _LINES = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _JUMPS = re.compile(b"[" + re.escape(bytes(op for op in hasjrel if op < 256)) + b"]")
-_op: Any = opmap.get  # of names that only 3.11 has
+_op: Any = opmap.get  # for names that only 3.11 has
 
 
 class NotRewritable(Exception):
-    """Code that this cannot be done to; the message says why, as the end of a sentence."""
+    """Raised for code that cannot be rewritten; the message says why, as the end of a sentence."""
 
 
 def parameters(code: CodeType) -> int:
-    """The number of variables that hold the values which a call passes: parameters, then those of
-    ``*args`` and of ``**kwargs``."""
+    """Return the number of variables that hold the arguments of a call: the parameters, then
+    ``*args`` and ``**kwargs`` if the function has them."""
     n_starred = bool(code.co_flags & VARARGS) + bool(code.co_flags & VARKEYWORDS)
     return code.co_argcount + code.co_kwonlyargcount + n_starred
 
 
 def why_not_rewritable(code: CodeType) -> str:
-    """Why some code cannot be rewritten, if it cannot; the end of a sentence."""
+    """Return why some code cannot be rewritten, as the end of a sentence; empty if it can be."""
     if code.co_flags & _GENERATES:
         return "is a generator or async, which is entered later than it is called"
     return "has too many parameters" if parameters(code) > MOST_PARAMETERS else ""
@@ -372,18 +378,18 @@ def with_call_hooks(
     on_return: Callable[[Any], Any],
     on_raise: Callable[[BaseException], Any],
 ) -> CodeType:
-    """New code for a function, of python 3.11.
+    """Return code like that of a function, with three calls added; for python 3.11.
 
     Args:
-        code: The function's; there is nothing against it (``why_not_rewritable``).
-        on_call: Called with the values of its parameters.
+        code: The function's code; it can be rewritten (``why_not_rewritable``).
+        on_call: Called at the beginning, with the values of the parameters.
         on_return: Called with the returned value, and returns it.
         on_raise: Called with the exception.
 
     None of these may raise.
 
     Raises:
-        NotRewritable: It cannot be made.
+        NotRewritable: The new code cannot be made.
     """
     raw = code.co_code
     operations = raw[::2]
@@ -432,8 +438,10 @@ def with_call_hooks(
 def _widen_jumps(
     jumps: list[Jump], units_before: dict[int, int], start: int, n_beginning: int
 ) -> NewPlaces:
-    """Give each jump the units that its new distance needs, in ``units_before``: those that are put
-    before the instruction at a place. Wider jumps make others longer, until all reach."""
+    """Give each jump the number of code units (of two bytes) that its new distance needs, and
+    return the new places. The units are added to ``units_before``, the number of units to insert
+    before the instruction at a place. A wider jump makes other jumps longer, so this repeats until
+    all jumps fit."""
     while True:
         places = NewPlaces(units_before, start, n_beginning)
         too_narrow = [
@@ -449,14 +457,14 @@ def _widen_jumps(
 
 
 def _instructions_added(code: CodeType, n_parameters: int) -> tuple[bytes, bytes, bytes]:
-    """The instructions at the beginning, before each return, and at the end."""
+    """Return the instructions to add at the beginning, before each return, and at the end."""
     const = len(code.co_consts)
     cells = frozenset(code.co_cellvars)
     beginning = [_op("PUSH_NULL"), 0, *_load(const)]
     for index, name in enumerate(code.co_varnames[:n_parameters]):
         beginning += (_op("LOAD_DEREF") if name in cells else _op("LOAD_FAST"), index)
     beginning += [*_call(n_parameters), _op("POP_TOP"), 0]
-    # of a method with an object, as the interpreter sees it: left(value)
+    # left(value), which the interpreter executes as the call of a method with its object
     ending = [*_load(const + 1), _op("SWAP"), 2, *_call(0)]
     handler = [
         _op("PUSH_NULL"),
@@ -478,45 +486,46 @@ def _load(const: int) -> bytes:
 
 
 def _call(n_arguments: int) -> list[int]:
-    # with the units that the interpreter keeps notes in
+    # with the code units that hold the interpreter's inline caches
     return [_op("PRECALL"), n_arguments, 0, 0, _op("CALL"), n_arguments, *bytes(8)]
 
 
 class NewPlaces:
-    """The new place, in units of two bytes, of each old one.
+    """Map from the old to the new places of instructions, in code units of two bytes.
 
     Args:
-        units_before: Units that are put before the instruction at a place.
-        start: The instruction before which others are put that no jump comes back to.
-        n_beginning: How many units these are.
+        units_before: Number of units to insert before the instruction at a place.
+        start: Place of the instruction before which the added beginning is inserted; no jump leads
+            back to it.
+        n_beginning: Number of units of the added beginning.
     """
 
     def __init__(self, units_before: dict[int, int], start: int, n_beginning: int) -> None:
-        self.sorted = sorted(units_before)  # the places before which something is put
+        self.sorted = sorted(units_before)  # the places before which units are inserted
         self._sums = [0, *accumulate([units_before[place] for place in self.sorted])]
         self._start = start
         self._n_beginning = n_beginning
 
     def of(self, place: int) -> int:
-        """The place that a jump to an old one goes to now: that of the instructions put there, if
-        there are any."""
+        """Return the new target of a jump to an old place: the first of the units inserted before
+        it, if there are any."""
         new = place + self._sums[bisect_left(self.sorted, place)]
         return new + self._n_beginning if place >= self._start else new
 
     def distance(self, place: int, target: int) -> int:
-        """The distance that a jump at a place goes."""
+        """Return the new distance of a jump from an old place to an old target."""
         units = self._sums[bisect_right(self.sorted, place)] + self._n_beginning
         return abs(self.of(target) - (place + units + 1))
 
 
 class Jump(NamedTuple):
-    """A relative jump in old code; places in units of two bytes."""
+    """A relative jump in the old code; places are in code units of two bytes."""
 
-    first: int  # its first unit: more than one where its argument takes more than a byte
+    first: int  # its first unit; it has several units if its argument takes more than one byte
     last: int
     target: int
     operation: int
-    units: int  # how many it takes
+    units: int  # its number of units
 
 
 def _jumps_in(raw: bytes, operations: bytes, start: int) -> Iterator[Jump]:
@@ -550,8 +559,9 @@ def _with_argument(operation: int, argument: int, units: int) -> bytes:
 def _line_table(
     table: bytes, units_before: dict[int, int], start: int, n_beginning: int, n_end: int
 ) -> bytes:
-    """The table of lines: units that are put before an instruction are of its line; the beginning
-    and the end are of no line. Raises NotRewritable: the table is not as the compiler makes it."""
+    """Return the line table of the new code. Units inserted before an instruction get the line of
+    that instruction; the added beginning and end have no line. Raises NotRewritable: the table is
+    not in the form in which the compiler makes it."""
     entries = _LINES.findall(table)
     places = accumulate(((entry[0] & 7) + 1 for entry in entries), initial=0)
     index = {place: number for number, place in enumerate(places)}
@@ -570,7 +580,8 @@ def _line_table(
 
 
 def _of_units(entry: bytes, following: bytes, units: int) -> Iterator[bytes]:
-    """An entry for ``units`` code units; ``following`` entries cover what it cannot."""
+    """Yield entries of the line table for ``units`` code units: first ``entry``, then ``following``
+    as often as needed."""
     while units > 0:
         yield bytes([entry[0] & 0xF8 | min(units, _WORD) - 1]) + entry[1:]
         units -= _WORD
@@ -578,7 +589,8 @@ def _of_units(entry: bytes, following: bytes, units: int) -> Iterator[bytes]:
 
 
 def _on_the_line(entry: bytes) -> bytes:
-    """An entry that says the same, where the one before it is of the same line."""
+    """Return an entry of the line table with the same meaning, for use after an entry of the same
+    line."""
     code = entry[0] >> 3 & 15
     if code in (11, 12):
         return bytes([0x80 | 10 << 3]) + entry[1:]
@@ -591,8 +603,8 @@ def _on_the_line(entry: bytes) -> bytes:
 
 
 def _handlers_in(table: bytes, places: NewPlaces) -> Iterator[tuple[int, int, int, int]]:
-    """The handlers of exceptions, at their new places: from, to, where they are, and their depth on
-    the stack as the table has it."""
+    """Yield the exception handlers of the old code at their new places: start and end of the
+    covered code, place of the handler, and stack depth as in the exception table."""
     numbers: list[int] = []
     value = 0
     for byte in table:
@@ -611,13 +623,13 @@ def _handler_table(
     silent: list[tuple[int, int]],
     end: int,
 ) -> Iterator[int]:
-    """The table of handlers, with one more for all that has none; the code after the last call
-    before a return is left out."""
+    """Yield the bytes of the new exception table. All code without a handler is covered by one
+    added handler, except the code after the last call before a return."""
     covered = start
     without_handler = [(first, to, -1, 0) for first, to in silent]
     for first, to, target, depth in sorted([*handlers, *without_handler, (end, end, -1, 0)]):
         if first > covered:
-            # at depth 0, with the place of the exception
+            # stack depth 0; the place of the exception is put on the stack too
             yield from _handler(covered, first, end, 1)
         if target >= 0:
             yield from _handler(first, to, target, depth)

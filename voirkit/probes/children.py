@@ -1,11 +1,12 @@
-"""In a child process: the events of the parent's probes are sent there as plain values, and nowhere
-else.
+"""Child-process side of probes: the events of the parent's probes are sent to the parent as plain
+values, and nowhere else.
 
 A pipe is the bounded queue: an event is one write that does not wait, so it reaches the parent even
-if this process is killed. Events that do not fit are counted on a page that both processes see.
-Must never wait for the parent, raise into the program, run its code (no ``repr``, no ``==``), write
-to a descriptor that the program has closed and opened again, take one of the first three, which
-programs count on, or keep anything alive.
+if this process is killed. Events that do not fit are counted on a page of shared memory.
+
+This code must never wait for the parent, raise an exception into the program, run the program's
+code (no ``repr``, no ``==``) or keep its objects alive. It must not write to a descriptor that the
+program has closed and opened again, or occupy descriptors 0 to 2, on which programs rely.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ _module: Any = type.__dict__["__module__"].__get__
 
 
 def plain(value: Any) -> Any:
-    """A value as another process gets it. Returns numbers (numpy's too), strings, booleans, None
-    and short tuples of them; for anything else ``summary(value)``."""
+    """Return a value in the form that is sent to another process. Numbers (numpy's too), strings,
+    booleans, None and short tuples of these keep their value; anything else becomes
+    ``summary(value)``."""
     simple = _simple(value)
     if simple is not _OTHER:
         return simple
@@ -46,7 +48,7 @@ def plain(value: Any) -> Any:
 
 
 def summary(value: Any) -> dict[str, Any]:
-    """A description of a value: ``$type``, and where they are known ``shape`` and ``dtype``, or
+    """Return a description of a value: ``$type``, and if known ``shape`` and ``dtype``, or
     ``len``."""
     kind = type(value)
     module = _module(kind)
@@ -64,14 +66,14 @@ def summary(value: Any) -> dict[str, Any]:
             array = sys.modules["numpy"].ndarray
             shape = list(array.shape.__get__(value))
             described.update(shape=shape, dtype=str(array.dtype.__get__(value)))
-    except Exception:  # a library that is half imported, or of another version
+    except Exception:  # the library is partly imported, or of another version
         pass
     return described
 
 
 def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
-    # Without torch's function overrides: a mode or a subclass of the program's would see that
-    # somebody asks (checked with 2.1 to 2.15).
+    # Without torch's function overrides, so that a mode or tensor subclass of the program does not
+    # notice these accesses (checked with 2.1 to 2.15).
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
         shape = torch.Tensor.shape.__get__(value)
@@ -84,7 +86,8 @@ _OTHER: Any = object()  # stands for a value that is not simple
 
 
 def _simple(value: Any) -> Any:
-    """A number, string, boolean or None, of exactly that type; or _OTHER."""
+    """Return a value as a number, string, boolean or None of exactly these types; _OTHER if it is
+    none of them, or a long string."""
     kind = type(value)
     if kind in EXACT:
         return value if kind is not str or len(value) <= LONGEST_TEXT else _OTHER
@@ -99,32 +102,37 @@ def _simple(value: Any) -> Any:
 
 
 def _is_a(kind: type, module: str, name: str) -> bool:
-    """True if a class is or derives from one of a module that the program may have imported."""
+    """True if a class is, or derives from, the class ``name`` of a module that the program may have
+    imported."""
     base = getattr(sys.modules.get(module), name, None)
     return base is not None and base in _mro(kind)
 
 
-Item = tuple[Any, ...]  # from which a spawned process makes a probe: see processes.crossing
+# the values from which a spawned process makes a probe, see processes.crossing
+Item = tuple[Any, ...]
 
-# some 15 000 small events; the most for a user without privileges (/proc/sys/fs/pipe-max-size)
+# size of the pipe: some 15 000 small events; the maximum for a user without privileges
+# (/proc/sys/fs/pipe-max-size)
 PIPE_BYTES = 1 << 20
-LARGEST_BYTES = 1 << 18  # of an event
-AGAIN_S = 1.0  # between two attempts to connect
-# of marshal: the newer ones look for values that occur twice, which takes longer than it saves
+LARGEST_BYTES = 1 << 18  # maximum size of an event
+AGAIN_S = 1.0  # seconds between two attempts to connect
+# version of marshal's format: newer ones look for values that occur twice, which takes longer than
+# it saves
 VERSION = 2
-# bytes of a probe on the page: how many events were dropped, and whether the parent has ended it
+# bytes for each probe on the page: the number of dropped events, and whether the parent has ended
+# the probe
 SLOT = 16
 HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
 _length = struct.Struct("<I")
 
 
 class Uplink:
-    """The way to one process's probes.
+    """Connection from a child process to the probes of the parent.
 
     Args:
-        address: Of its socket.
-        token: Shows that this is a child.
-        slots: The number of the probe with the highest, and one.
+        address: Address of the parent's socket.
+        token: Secret that shows the parent that this process is its child.
+        slots: The highest number of a probe, plus one.
     """
 
     def __init__(self, address: str | bytes, token: bytes, slots: int) -> None:
@@ -134,18 +142,20 @@ class Uplink:
         self.forget()
 
     def forget(self) -> None:
-        """Begin again: this process is another, whose descriptors are its parent's."""
+        """Forget the connection, without closing its descriptors."""
         self._pipe = -1
         self._pipe_id: tuple[int, int] | None = None
         self._reading_ends: list[int] = []
         self._page: Any = None
-        self._room = 0  # how much the pipe holds
-        self._atomic = 0  # how much it takes whole or not at all
-        self._uncounted: dict[int, int] = {}  # events that were dropped while there was no page
+        self._room = 0  # bytes that the pipe holds
+        self._atomic = 0  # maximum bytes that the pipe takes as a whole or not at all
+        # by probe: the number of events that were dropped while there was no page
+        self._uncounted: dict[int, int] = {}
         self._not_before = 0.0
 
     def close(self) -> None:
-        """In a fork of a process that has sent: close the descriptors that it has opened."""
+        """Close the descriptors that the process has opened; called in a fork of a process that has
+        sent events."""
         for fd in (self._pipe, *self._reading_ends):
             _close(fd)
         self.forget()
@@ -153,7 +163,7 @@ class Uplink:
     # sending
 
     def send(self, key: int, data: Any) -> None:
-        """Send an event or a text of a probe; count it if it does not fit."""
+        """Send an event or a text of a probe; if it does not fit, drop and count it."""
         if self._page is None and not self._connect():
             self._uncounted[key] = self._uncounted.get(key, 0) + 1
             return
@@ -168,8 +178,8 @@ class Uplink:
             page[slot] += 1
 
     def _write(self, frame: bytes) -> bool:
-        """Write a frame; False if it does not fit."""
-        # the program has closed it: it is the program's to do so
+        """Write a message, its length and its body; False if it does not fit into the pipe."""
+        # the program may have closed the pipe
         if file_identity(self._pipe) != self._pipe_id:
             self._lose()
             return True
@@ -182,12 +192,13 @@ class Uplink:
         except OSError:
             self._lose()
             return True
-        if n_written < len(frame):  # never on Linux: the parent could make nothing of what follows
+        if n_written < len(frame):  # never on Linux; the parent could not read the next messages
             self._lose()
         return True
 
     def _fits(self, size: int) -> bool:
-        """True if the pipe takes it whole: it holds pages, which may be filled by half."""
+        """True if the pipe certainly takes a message of this size as a whole. The pipe consists of
+        pages, which may be only half full."""
         import fcntl
         import termios
 
@@ -196,7 +207,7 @@ class Uplink:
         return 2 * n_unread + size + 4 * mmap.PAGESIZE <= self._room
 
     def _lose(self) -> None:
-        """No more from this process."""
+        """Send nothing more from this process."""
         self.forget()
         self._not_before = float("inf")
 
@@ -212,8 +223,8 @@ class Uplink:
             with standard_left_alone():
                 self._open(opened)
         except (ConnectionRefusedError, FileNotFoundError):
-            self._not_before = float("inf")  # the parent has ended, or its probes have
-        except (OSError, ValueError):  # too many open files
+            self._not_before = float("inf")  # the parent or its probes have ended
+        except (OSError, ValueError):  # such as too many open files
             pass
         if self._page is None:
             for fd in opened:
@@ -227,8 +238,8 @@ class Uplink:
     def _open(self, opened: list[int]) -> None:
         import socket
 
-        # The reading end stays open here too: a write to a pipe that nobody can read kills a
-        # program that has SIGPIPE's default back.
+        # The reading end stays open in this process too. A write to a pipe without a reader would
+        # kill a program that has restored the default of SIGPIPE.
         reading, writing = os.pipe()
         opened += (reading, writing)
         os.set_blocking(reading, False)
@@ -246,7 +257,7 @@ class Uplink:
                 try:
                     connection.connect(self.address)
                     break
-                except BlockingIOError:  # more children at once than the socket lets wait
+                except BlockingIOError:  # more children connect at once than the socket queues
                     if attempt == 9:
                         raise
                     time.sleep(0.005)
@@ -261,13 +272,13 @@ class Uplink:
 
 
 def _enlarge_pipe(fd: int) -> int:
-    """Have a pipe hold as much as it may; returns how many bytes."""
+    """Make a pipe as large as it may be; returns its size in bytes."""
     import fcntl
 
     for size in (PIPE_BYTES, PIPE_BYTES // 4):
         try:
             return fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
-        except OSError:  # not on this system, or more than the user may have
+        except OSError:  # not supported, or more than this user may have
             continue
     if sys.platform == "linux":
         return fcntl.fcntl(fd, 1032)  # F_GETPIPE_SZ
@@ -275,12 +286,12 @@ def _enlarge_pipe(fd: int) -> int:
 
 
 class Relay:
-    """A probe of the parent's, in this process.
+    """A probe of the parent as it is in this child process: it sends its events to the parent.
 
     Args:
-        key: Its number there.
-        raw: Its events hold ``Capture`` objects.
-        item: The values that a process spawned from here needs, if they are known.
+        key: Number of the probe in the parent.
+        raw: True if the events hold ``Capture`` objects.
+        item: The values from which a process spawned by this one makes the probe; None if unknown.
     """
 
     def __init__(self, uplink: Uplink, key: int, raw: bool, item: Item | None = None) -> None:
@@ -288,8 +299,8 @@ class Relay:
         self.key = key
         self.item = item
         self.emit = self._emitter(raw)
-        self.engine: Any = None  # of a spawned process; it lives as long as this
-        self.probe: Any = None  # of a forked one: the copy of the parent's
+        self.engine: Any = None  # in a spawned process: the engine, which lives as long as this
+        self.probe: Any = None  # in a forked process: the copy of the parent's probe
 
     def _emitter(self, raw: bool) -> Callable[[Any], None]:
         uplink = self.uplink
@@ -304,7 +315,7 @@ class Relay:
                     data[name] = plain(value)
             if "$wrap" in event:
                 wrap = event["$wrap"]
-                # to tell them apart from those of other processes
+                # ids that differ from those of other processes
                 data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}
             worker = _loader_worker.number()
             if worker is not None:
@@ -322,12 +333,12 @@ class Relay:
         return emit_raw if raw else emit
 
     def complain(self, text: str) -> None:
-        """Have the parent report something about the probe."""
+        """Have the parent report a text about the probe."""
         self.uplink.send(self.key, text)
 
 
 class _LoaderWorker:
-    """This process as a worker of a ``torch.utils.data.DataLoader``, if it is one."""
+    """State of this process as a worker of a ``torch.utils.data.DataLoader``, if it is a worker."""
 
     __slots__ = ("_number",)
 
@@ -335,7 +346,8 @@ class _LoaderWorker:
         self._number: int | None = None
 
     def number(self) -> int | None:
-        """Its number among the workers of its loader; None if it is none."""
+        """Return the number of this process among the workers of its loader; None if it is not a
+        worker."""
         if self._number is None:
             data = sys.modules.get("torch.utils.data")
             get_worker_info = getattr(data, "get_worker_info", None)
@@ -349,7 +361,8 @@ _loader_worker = _LoaderWorker()
 
 
 def _smaller(data: Any) -> Any:
-    """An event or a text of a probe, with a description of each value instead of it."""
+    """Return a smaller form of an event or a text of a probe: each value is replaced by its
+    description, and a text is cut."""
     if isinstance(data, dict):
         return {
             name: value if name in ("$wrap", "$worker") else summary(value)
@@ -366,8 +379,8 @@ def _smaller(data: Any) -> Any:
 
 @contextmanager
 def standard_left_alone() -> Iterator[None]:
-    """While something is opened: standard input, output and error, if they are closed, stay so for
-    the files that the program opens next."""
+    """Context manager for code that opens descriptors. If the program has closed standard input,
+    output or error, their numbers stay free for the files that the program opens next."""
     fillers: list[int] = []
     try:
         while not fillers or min(fillers[-2:]) <= 2:

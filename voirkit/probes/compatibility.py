@@ -1,9 +1,9 @@
-"""Patches of libraries that read the code of functions, so that they get the program's own:
-torch.compile, torch.jit.script, picklers by value.
+"""Patches of torch.compile, torch.jit.script and picklers, so that the taps of probes do no harm.
 
-Taps are constants of a function's code and stand for objects of this process. Each of these
-libraries is patched when it has been imported, and never imported here. Checked with torch 2.1, 2.5
-and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
+Taps are the calls that probes insert into a function: constants of its code object, which refer to
+objects of this process. These libraries read code objects, and should get the program's own code.
+Each library is patched after it has been imported, and never imported here. Checked with torch 2.1,
+2.5 and 2.15, cloudpickle 3.1, joblib 1.4 and 1.6, dill 0.4.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ PATCH_POINTS = (
         "cloudpickle 3.1",
         ("code", "top_level_dependencies"),
     ),
-    # 1.6 takes cloudpickle itself
+    # joblib 1.6 uses cloudpickle itself in place of a copy
     PatchPoint(
         "joblib.externals.cloudpickle.cloudpickle", "Pickler.dispatch_table", "joblib 1.4 to 1.5"
     ),
     PatchPoint("dill._dill", "Pickler.dispatch", "dill 0.4"),
 )
 FOLDER = os.path.dirname(__file__)
-# ``self.x += y`` becomes a call of one of these; not to be left out, since the program's own value
-# comes of it.
+# With taps, ``self.x += y`` becomes a call of one of these functions. Such a call must not be left
+# out: it computes the program's own value.
 AUGMENTED = {
     "Add": operator.iadd,
     "Sub": operator.isub,
@@ -81,7 +81,7 @@ AUGMENTED = {
     "BitOr": operator.ior,
 }
 
-# by identity: the program's constants may have an == of their own
+# by id, since the program's constants may define their own ``==``
 _AUGMENTED = frozenset(map(id, AUGMENTED.values()))
 
 _reported: set[str] = set()
@@ -91,8 +91,11 @@ _reported: set[str] = set()
 def watch_all(
     own_code: Callable[[CodeType], CodeType], has_taps: Callable[[FunctionType], bool]
 ) -> None:
-    """From now on all of them are given the program's own code, or leave functions with taps
-    alone."""
+    """Patch all of these libraries, each when it has been imported.
+
+    Picklers then get the program's own code, and torch.compile leaves functions with taps alone. A
+    function with taps that torch.jit.script compiles is reported.
+    """
     watch_torch_compile()
     _watch_torch_jit(has_taps)
     watch_picklers(own_code)
@@ -100,7 +103,7 @@ def watch_all(
 
 @functools.cache
 def watch_torch_compile() -> None:
-    """From now on dynamo, when it is imported, leaves functions with taps alone."""
+    """Make dynamo, when it is imported, leave functions with taps alone."""
     exclude_from_torch_compile()
     when_imported("torch._dynamo.variables.constant", _patch_dynamo)
     when_imported("torch._dynamo.symbolic_convert", _patch_dynamo_before_2_2)
@@ -108,22 +111,21 @@ def watch_torch_compile() -> None:
 
 @functools.cache
 def exclude_from_torch_compile() -> None:
-    """From now on dynamo, when it is imported, does not compile what taps call."""
+    """Make dynamo, when it is imported, skip the functions that taps call."""
     when_imported("torch._dynamo.trace_rules", _add_rules)
     when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
 
 
 def report_compiled_before(function: FunctionType) -> None:
-    """Report, when a function gets taps, that code which is compiled already goes on without
-    them."""
+    """Report that code compiled before a function got taps continues without them."""
     functions = getattr(sys.modules.get("torch.jit._state"), "_jit_caching_layer", ())
     store = getattr(sys.modules.get("torch.jit._recursive"), "concrete_type_store", None)
     classes = list(getattr(store, "type_store", ()))
     methods = [value for kind in classes for value in vars(kind).values()]
     if function in functions or any(method is function for method in methods):
         _report_scripted(function)
-    # Before torch 2.2 dynamo takes a function that another calls into the other's code, and does
-    # not look again.
+    # Before torch 2.2, dynamo inlines a called function into the compiled code of its caller, and
+    # does not look at the function again.
     builder = getattr(sys.modules.get("torch._dynamo.guards"), "GuardBuilder", None)
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     is_before_2_2 = builder is not None and not hasattr(builder, "CLOSURE_MATCH")
@@ -143,7 +145,7 @@ def _report_once(text: str) -> None:
 def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        # with the packages of instruments
+        # includes the packages of instruments
         packages = {name for name in sys.modules if "." not in name}
         names = {name for name in packages if name.startswith("voirkit")}
         for name in sorted(names | {"giving", "reactivex"}):
@@ -151,16 +153,18 @@ def _add_rules(rules: ModuleType) -> None:
 
 
 def _is_tap(value: Any) -> bool:
-    """True if a constant is one that taps have put there; no compiler of python's makes a function
-    a constant."""
+    """True if a constant of a code object belongs to a tap.
+
+    Python's own compiler never makes a function a constant.
+    """
     if isinstance(value, FunctionType) and value.__code__.co_filename.startswith(FOLDER):
         return True
     return id(value) in _AUGMENTED
 
 
 def _dynamo_value(value: Any, must_compile: bool) -> Any:
-    """The value that dynamo is to take a tap for. Raises SkipFrame: it is to leave the function
-    alone."""
+    """Return the value that dynamo uses in place of a tap. Raises SkipFrame if dynamo is to leave
+    the function alone."""
     if not must_compile:
         raise sys.modules["torch._dynamo.exc"].SkipFrame("the function has taps of a probe")
     if id(value) in _AUGMENTED:
@@ -173,8 +177,10 @@ def _dynamo_value(value: Any, must_compile: bool) -> Any:
 
 
 def _must_compile() -> bool:
-    """True if the code that is being compiled has to be compiled whole (``fullgraph=True``): then
-    the taps are left out of it."""
+    """True if the function has to be compiled as a whole (``fullgraph=True``).
+
+    The taps are then left out of the compiled code.
+    """
     translator = getattr(
         sys.modules.get("torch._dynamo.symbolic_convert"), "InstructionTranslator", None
     )
@@ -184,7 +190,7 @@ def _must_compile() -> bool:
         return False
 
 
-# Of no file, since dynamo refuses to look into those of voirkit.
+# Compiled without a file, since dynamo refuses to trace functions in voirkit's files.
 _nothing_names: dict[str, Any] = {"__name__": "voirkit.nothing"}
 exec(
     compile(
@@ -198,7 +204,7 @@ _nothing = _nothing_names["nothing"]
 def _patch_dynamo(constant: ModuleType) -> None:
     create = getattr(getattr(constant, "ConstantVariable", None), "create", None)
     if create is None or not hasattr(sys.modules.get("torch._dynamo.exc"), "SkipFrame"):
-        return  # another dynamo than those that were checked
+        return  # a version of dynamo that was not checked
 
     def create_constant(value: Any, **kwargs: Any) -> Any:
         if _is_tap(value):
@@ -231,18 +237,18 @@ def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
     base.LOAD_CONST = load_constant
 
 
-# the first that there is
+# possible names of the function that reads the instructions; the first that exists is patched
 _DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")
 
 
 @functools.cache
 def watch_dynamo_reader(code_to_read: Callable[[CodeType], CodeType]) -> None:
-    """From now on the tracer asks a function which code to read instead of one that it comes to."""
+    """Make dynamo call ``code_to_read`` with each code object, and read the code it returns."""
 
     def patch(module: ModuleType) -> None:
         name = next((name for name in _DYNAMO_READERS if hasattr(module, name)), None)
         if name is None:
-            return  # another tracer than those that were checked
+            return  # a version of dynamo that was not checked
         read = getattr(module, name)
 
         def instructions(code: CodeType, *args: Any, **kwargs: Any) -> Any:
@@ -257,12 +263,12 @@ _reported_functions: WeakSet[FunctionType] = WeakSet()
 
 
 def _watch_torch_jit(has_taps: Callable[[FunctionType], bool]) -> None:
-    """From now on report when a function with taps is scripted."""
+    """Report, from now on, each function with taps that torch.jit.script compiles."""
 
     def patch(frontend: ModuleType) -> None:
         parse_def = getattr(frontend, "parse_def", None)
         if parse_def is None:
-            return  # another torch than those that were checked
+            return  # a version of torch that was not checked
 
         @functools.wraps(parse_def)
         def parse_and_report(function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -297,7 +303,7 @@ CLOUDPICKLES = (
 
 @functools.cache
 def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
-    """From now on code is pickled as the program's own, which ``own_code`` finds."""
+    """Make picklers pickle the program's own code, which ``own_code`` returns."""
 
     def patch_cloudpickle(module: ModuleType) -> None:
         table: Any = getattr(getattr(module, "Pickler", None), "dispatch_table", None)
@@ -305,9 +311,9 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
             table = getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
         maps: Any = getattr(table, "maps", None)
         reduce = maps[0].get(CodeType) if maps else None
-        if reduce is not None:  # else another cloudpickle than those that were checked
+        if reduce is not None:  # otherwise a version of cloudpickle that was not checked
             maps[0][CodeType] = lambda code: reduce(own_code(code))
-            # taps may name what the program's own code does not
+            # code with taps may use names that the program's own code does not use
             for name in ("_extract_code_globals", "_find_imported_submodules"):
                 function = getattr(module, name, None)
                 if function is not None:

@@ -1,7 +1,8 @@
-"""The engine behind a probe: finds the functions, has taps put into them, and sends the events on.
+"""The engine of a probe: it finds the functions, has taps (calls that make events) inserted into
+them, and forwards the events.
 
-What comes in: selectors, as parsed, a scope, and somebody who listens. Nothing is left behind by an
-engine that could not be switched on, nor by one that was switched off.
+Its input is parsed selectors, a scope, and a function that receives the events. An engine that
+could not be switched on, or that was switched off, leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ AnyListener = LocalListener | MemoryListener
 
 
 class Unwanted(Exception):
-    """Raised to a tap that nobody wants: in a frame that was running when the probe left, or among
-    many others."""
+    """Raised in a tap whose events nobody receives: in a frame that was running when the probe
+    ended, or in a function that keeps a few unused taps among many others."""
 
 
 def refuse(event: Any) -> None:
@@ -64,12 +65,12 @@ class Outlet:
     """The cells and functions that the taps of one probe share.
 
     Attributes:
-        emit: A cell with the function that takes an event.
-        failed: A cell with the function that takes what it raised, and says whether that is for the
-            program.
+        emit: A cell with the function that receives an event.
+        failed: A cell with the function that receives an exception of ``emit``, and returns True if
+            the program must get the exception.
         count: A cell with the number of events.
-        begin, end: Cells with the functions that take the begin and the end of a pair, if the begin
-            needs no event; otherwise with None.
+        begin, end: Cells with the functions that receive the begin and the end of a pair, if the
+            begin needs no event; otherwise cells with None.
     """
 
     def __init__(
@@ -82,12 +83,12 @@ class Outlet:
         self.end = CellType(None)
         self._report_failure = failed
         self.complain = complain
-        # takes that a begin will have no end, or None
+        # function that is called if a begin will have no end; None if there is no such function
         self.drop: Callable[[Any], None] | None = None
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> bool:
-        # At the recursion limit it is the program that is at fault, and will see so itself.
+        # At the recursion limit the program is at fault, and will get its own RecursionError.
         if isinstance(exc, Unwanted | RecursionError):
             return False
         if is_from_handler(exc):
@@ -95,11 +96,12 @@ class Outlet:
         try:
             self._report_failure(exc)
         except RecursionError:
-            pass  # the next event that fails, with more room, tells it
+            pass  # the next event that fails, with more stack left, is reported
         return False
 
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
-        """Send events to a function."""
+        """Send events to the function ``emit`` from now on. ``pair``: functions for the begin, the
+        end and a missing end of a pair; or None."""
         self.emit.cell_contents = emit
         on_begin, on_end, on_drop = pair or (None, None, None)
         self.begin.cell_contents = on_begin
@@ -107,7 +109,7 @@ class Outlet:
         self.drop = on_drop
 
     def close(self) -> None:
-        """No more events, whatever still runs."""
+        """Send no more events, whatever taps still run."""
         self.open(refuse, None)
 
     def fire(self, event: Any) -> None:
@@ -125,7 +127,7 @@ class Outlet:
                 raise
 
     def dropped(self, key: Any) -> None:
-        """A pair that may have begun will have no end."""
+        """Report that a pair may have begun and will have no end."""
         if self.drop is None:
             return
         try:
@@ -137,8 +139,8 @@ class Outlet:
                 raise
 
     def fire_replacing(self, event: Any, value: Any) -> Any:
-        """Send an event whose subscribers may replace the value; returns the value, or what
-        replaces it."""
+        """Send an event whose subscribers may replace the value; returns the value or its
+        replacement."""
         slot = self._slot
         before = getattr(slot, "value", ABSENT)
         slot.value = ABSENT
@@ -153,13 +155,13 @@ class Outlet:
         self._slot.value = value
 
     def passes(self, checks: Any, values: Any) -> bool:
-        """True if values pass their checks; one that raises is reported, and counts as not passed,
-        as when nobody wants to know."""
+        """True if all values pass their checks. A check that raises is reported, and counts as not
+        passed. False if nobody listens."""
         if self.emit.cell_contents is refuse:
             return False
         try:
             return all(check(value) for check, value in zip(checks, values, strict=True))
-        except Exception as exc:  # a check of the user's may raise anything
+        except Exception as exc:  # a check that the user wrote may raise anything
             if is_from_handler(exc):
                 raise
             if not isinstance(exc, RecursionError):
@@ -171,18 +173,19 @@ class Engine:
     """Watches the functions that selectors name.
 
     Args:
-        scope: The values of the plain names in them.
-        failed: Called with the exception that the function that takes events raised.
-        complain: Called with the exception that a condition raised, and with errors when a module
-            is imported.
-        raw: An event holds captures instead of values.
-        probe_type: ``"immediate"``, ``"total"`` or None: by the selector.
-        overridable: ``set_value`` may replace the value that the variable is set to.
-        may_wait: The script's functions may be defined later; they are known to stand in its
-            source.
+        parsed: The parsed selectors.
+        scope: The values of the plain names in the selectors.
+        failed: Called with an exception of the function that receives the events.
+        complain: Called with an exception of a condition, and with errors when a module is
+            imported.
+        raw: True if an event holds captures instead of values.
+        probe_type: ``"immediate"``, ``"total"``, or None to decide by the selector.
+        overridable: True if ``set_value`` may replace the value that the variable is set to.
+        may_wait: True if functions of the script may be defined later; its source is known to
+            define them.
 
     Raises:
-        SelectorError: A name in a condition means nothing.
+        SelectorError: A name in a condition is not defined.
     """
 
     def __init__(
@@ -215,19 +218,19 @@ class Engine:
 
     @property
     def events(self) -> int:
-        """The number of events since somebody listens."""
+        """The number of events since a listener was set."""
         return int(self.outlet.count.cell_contents)
 
     def set_value(self, value: Any) -> None:
-        """Replace the value that the focus variable is set to; only while an event is sent, and
-        if the probe is overridable."""
+        """Replace the value that the focus variable is set to. Works only while an event is being
+        sent, and if the probe is overridable."""
         self.outlet.replace(value)
 
     # on and off
 
     def start(self) -> None:
-        """Start watching. What is not defined yet is watched as soon as it is. Raises
-        SelectorError: a function cannot be watched, or has no such variable."""
+        """Start watching. Functions that are not defined yet are watched as soon as they are
+        defined. Raises SelectorError: a function cannot be watched, or lacks a variable."""
         with weave.lock:
             ready: list[weave.Prepared] = []
             for rule in self.rules:
@@ -240,10 +243,10 @@ class Engine:
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for request in self._requests:
                 live_functions.add_request(request)
-        self._scope = {}  # the objects in it are the program's, to live and die
+        self._scope = {}  # objects of the program, which must not be kept alive
 
     def _ready(self, rule: Rule) -> list[weave.Prepared]:
-        """All that is to be attached for a rule, tried."""
+        """Return all prepared taps that are to be attached for a rule."""
         listener_count = len(self._listeners)
         request_count = len(self._requests)
         ready: list[weave.Prepared] = []
@@ -303,8 +306,8 @@ class Engine:
         return target
 
     def _check_may_wait(self, node: Node, listener: AnyListener) -> None:
-        """Make sure that a function that is not defined yet may be, and can be watched then. Raises
-        SelectorError, NeedsMemory."""
+        """Check that a function that is not defined yet may be defined later, and can be watched
+        then. Raises SelectorError: it cannot; NeedsMemory: a ``LocalListener`` may not suffice."""
         function = node.function
         is_waited_for = self._may_wait and not function.module
         if (function.module or "__main__") in sys.modules and not is_waited_for:
@@ -315,8 +318,9 @@ class Engine:
             raise NeedsMemory from None
 
     def _ready_top(self, node: Node) -> None:
-        """The top level of a module gets its taps when the module is compiled: it cannot have run
-        yet."""
+        """Check that the top level of a module can be watched. It gets its taps when the module is
+        compiled, so the module must not have run yet. Raises SelectorError: it cannot be
+        watched."""
         function = node.function
         if node.rule.total or may_need_memory(node):
             raise function.wrong(
@@ -334,8 +338,9 @@ class Engine:
     def _prepared(
         self, node: Node, listener: AnyListener, named: live_functions.Target
     ) -> weave.Prepared:
-        """Weave, without putting it in place. Of functions that wrap each other it is the innermost
-        that has all the variables; the outermost, if any variable will do."""
+        """Return a function's code with taps, without putting it in place. Of functions that wrap
+        each other, the innermost one that has all variables is chosen; the outermost one, if the
+        selector has an element without a name."""
         problem: Exception | None = None
         target: FunctionType | None = None
         if named.host is not None:
@@ -369,16 +374,17 @@ class Engine:
         return None
 
     def _report_never_set(self, node: Node, listener: AnyListener, function: FunctionType) -> None:
-        """A variable that is only declared (``x: int``) is there, so that it may be named; but
-        nothing will come."""
+        """Report variables that are only declared (``x: int``): a selector may name them, but there
+        will be no event."""
         for element, kinds in listener.hit.items():
             if kinds <= NEVER_ASSIGNED:
                 message = f"{_label(function)} never sets '{element.name}'."
                 self._complain(node.function.wrong(message))
 
     def _bind(self, node: Node, target: live_functions.Target) -> None:
-        """Only calls of this very object's method count, and the event has the object. Raises
-        SelectorError: the method's first variable does not tell what it was called on."""
+        """Restrict events to calls of a method on one object, and put the object into the event.
+        Raises SelectorError: the method's first variable does not show on which object it was
+        called."""
         if not target.functions:
             return
         code = weave.original(target.functions[0])
@@ -415,7 +421,7 @@ class Engine:
             self._follow(prepared.patch.function(), prepared.listener)
 
     def _attach_inner(self, host: weave.Prepared) -> None:
-        """Functions that were already made inside the host."""
+        """Put taps into the functions that calls of the host function have already made."""
         self._report_frozen(host.listener)
         for function in list(weave.functions_made_at(host)):
             try:
@@ -448,7 +454,7 @@ class Engine:
             self._hosts.clear()
 
     def listen(self, emit: Callable[[Any], None] | None, pair: Any = None) -> None:
-        """Send events to a function; None: nobody listens. ``pair`` is as in
+        """Send events to the function ``emit``; with None nobody listens. ``pair`` is as in
         ``streams.FastSubscriber``."""
         self.outlet.open(emit if emit is not None else refuse, pair)
         is_heard = emit is not None
@@ -459,22 +465,22 @@ class Engine:
             with weave.lock:
                 try:
                     weave.refresh(reference() for reference, _ in self._attached)
-                except NoSource as exc:  # with the taps of others
+                except NoSource as exc:  # no code with the taps of all probes can be made
                     self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
-                # what they made while nobody listened has no taps
+                # functions that the hosts made while nobody listened have no taps
                 for host in self._hosts if is_heard else ():
                     self._attach_inner(host)
 
     def divert(self, emit: Callable[[Any], None]) -> None:
-        """In a forked child: send events to another function, if anybody listened; weaves nothing,
-        since another thread may have been."""
+        """Send events to another function, in a forked child, if anybody listened. No code is
+        changed, since another thread may have been changing code at the fork."""
         if self._is_heard:
             self.outlet.open(emit, None)
 
     @property
     def watched(self) -> dict[ParsedFunction, FunctionType]:
-        """The live function, of several the last, that each function in the selectors stands
-        for."""
+        """The live function for each function in the selectors; the last one if there are
+        several."""
         watched = {}
         for reference, listener in self._attached:
             live = reference()
@@ -485,7 +491,7 @@ class Engine:
     # defined later
 
     def _complainer(self, function: ParsedFunction) -> Callable[[Exception], None]:
-        """A function that reports an error with a function that is defined later."""
+        """Return a function that reports an error about a function that is defined later."""
 
         def complain(exc: Exception) -> None:
             if isinstance(exc, (Unobservable, NoSource)):
@@ -495,7 +501,8 @@ class Engine:
         return complain
 
     def _defined(self, node: Node, listener: AnyListener) -> None:
-        """A module with a function in it has been imported, perhaps again."""
+        """Watch a function that was not defined before, after its module has been imported or
+        imported again."""
         if node.function.is_top:
             self.missing.discard(node.function.reference)
             requests = [request for request in self._requests if request.listener is listener]
@@ -516,7 +523,7 @@ class Engine:
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, Unobservable):
                 message = f"'{node.function.reference}' is not there, now that its module has run."
                 self._complain(node.function.wrong(message))
-            except Exception as exc:  # this stands in the middle of an import
+            except Exception as exc:  # this code runs in the middle of an import
                 if is_from_handler(exc) or isinstance(exc, RecursionError):
                     raise
                 self._complain(exc)
@@ -524,7 +531,7 @@ class Engine:
     # redefined
 
     def _follow(self, function: FunctionType | None, listener: AnyListener) -> None:
-        """Stay on a function if its name is given to another definition."""
+        """Keep watching the name of a function, in case the name gets another definition."""
         node = listener.node
         if function is None or node in self._bound:
             return
@@ -543,8 +550,8 @@ class Engine:
             self._followers.append((follower, listener))
 
     def _renew(self, function: FunctionType, listener: AnyListener) -> None:
-        """A watched function has been redefined."""
-        # in the middle of anything: this may be called when an object goes
+        """Attach to the new definition of a watched function."""
+        # This may be called whenever an object is freed, so it must not wait for the lock.
         if not weave.lock.acquire(blocking=False):
             why = "another thread is about to change probes."
             self._complain(self._not_watched(function, listener, why))
@@ -566,8 +573,8 @@ class Engine:
         except (NoSource, Unobservable, NeedsMemory) as exc:
             why = f"it {exc}" if str(exc) else ""
             self._complain(self._not_watched(function, listener, why))
-        except Exception as exc:  # in the middle of the program, which must not see it
-            self._complain(exc.with_traceback(None))  # which would keep the function
+        except Exception as exc:  # the program, which is running, must not see it
+            self._complain(exc.with_traceback(None))  # a traceback would keep the function alive
         finally:
             weave.lock.release()
 
@@ -580,7 +587,8 @@ class Engine:
         )
 
     def _report_missed(self) -> None:
-        """Report, at the end, each function that ran and is not what was watched."""
+        """Report, when the probe ends, each function that a selector names but that was not
+        watched."""
         for request in self._requests:
             function = request.listener.node.function
             if request.is_woven or function.reference not in self.missing:
@@ -595,7 +603,8 @@ class Engine:
         self._followers.clear()
 
     def _redefinitions(self) -> list[tuple[FunctionType | None, AnyListener]]:
-        """The functions that now have the names of those that are watched."""
+        """Return the functions that now have the names of the watched functions, each with its
+        listener."""
         functions: list[tuple[FunctionType | None, AnyListener]] = [
             (follower.redefined(), listener) for follower, listener in self._followers
         ]
@@ -607,8 +616,8 @@ class Engine:
         return functions
 
     def _check_source(self, node: Node) -> None:
-        """Make sure that a function that is not defined yet stands in a source, and has the
-        variables."""
+        """Check that a function that is not defined yet is defined in a source, and has the
+        selector's variables."""
         parsed = node.rule.parsed
         function = node.function
         only_it = Parsed(parsed.selector, parsed.where, (function,), function, (), (), None)
@@ -624,8 +633,8 @@ class Engine:
     def _wrong(
         self, node: Node, target: FunctionType | None, problem: Exception | None = None
     ) -> SelectorError:
-        """Why a function cannot be watched: first in the words of the catalogue, which knows the
-        near names."""
+        """Return the error for a function that cannot be watched. The checks of the catalogue come
+        first, and may raise an error of their own that suggests similar names."""
         function = node.function
         if function.module is None:
             check.check_in_scope(function, self._scope)

@@ -1,9 +1,9 @@
-"""In the parent: takes the events of child processes, and hands them on, in a thread that exists
-only while there may be children.
+"""Parent-process side of probes in child processes: it receives the events of the children and
+forwards them, in a thread that exists only while there may be children.
 
-No event is being handed on when the process forks; where python would warn of a fork with threads,
-the thread is stopped for it. When a probe ends, the thread is stopped too, so that the thread that
-ends it reads on alone.
+No event is being forwarded while the process forks. Where python would warn of a fork with threads,
+the thread is stopped for the fork. The thread is also stopped when a probe ends; the thread that
+ends the probe then reads the remaining events alone.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from voirkit import streams
 from voirkit.fork import file_identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
-# how long the thread waits for other threads' turn before it checks whether it is to stop
+# how long the thread waits for its turn among other threads before it checks whether to stop
 TURN_S = 0.05
-# how long a fork waits for the thread to stop; it may be in a subscriber that takes long
+# how long a fork waits for the thread to stop; the thread may be in a slow subscriber
 FORK_S = 1.0
-END_S = 10.0  # how long the end of a probe waits for it
-GONE_S = 0.05  # from the end of the thread to its end for the system: 20 microseconds
-WARNS = sys.version_info >= (3, 12)  # of forks with threads
-HUSHED_S = 0.5  # how long after a fork the warning may come, before anybody looks if it has
+END_S = 10.0  # how long the end of a probe waits for the thread
+# longest wait until the stopped thread no longer exists for the system (usually 20 microseconds)
+GONE_S = 0.05
+WARNS = sys.version_info >= (3, 12)  # True if python warns of forks with threads
+HUSHED_S = 0.5  # how long the warning stays suppressed before a check if the fork has returned
 
 Receive = Callable[[int, int, Any], None]  # process id, probe, data
 
 
 def is_of_this_user(connection: socket.socket) -> bool:
-    """True if the other end of a connection is this user's, or root's. Linux lets every user of the
-    machine connect to a socket without a file."""
+    """True if the other end of a connection belongs to this user or to root. On Linux every user of
+    the machine can connect to an abstract socket, which has no file."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return True  # the socket lies in a folder of this user's own
+        return True  # the socket is in a folder of this user
     size = struct.calcsize("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     _, uid, _ = struct.unpack("3i", credentials)
@@ -50,9 +51,9 @@ def is_of_this_user(connection: socket.socket) -> bool:
 
 
 class _Child:
-    """A process that sends. ``pid``: its id; ``fd``: its pipe; ``page``: the page with its counts.
-    It has shown the token of this run, which processes of the run alone can know: its events are
-    believed."""
+    """A child process that sends events. ``pid``: its process id; ``fd``: descriptor of its pipe;
+    ``page``: descriptor of the page with its counts. The child has shown the token of this run,
+    which only processes of the run can know, so its events are trusted."""
 
     def __init__(self, pid: int, fd: int, page: int) -> None:
         self.pid = pid
@@ -62,8 +63,9 @@ class _Child:
         self._buffer = bytearray()
 
     def read(self) -> tuple[list[tuple[int, Any]], bool]:
-        """Read the events that it has sent; returns them, and True if it has ended."""
-        # the program has closed all that it does not know
+        """Read the events that the child has sent; returns them, and True if the child has
+        ended."""
+        # the program may have closed all descriptors that it does not know
         if self._identity != (file_identity(self.fd), file_identity(self.page)):
             self.fd = self.page = -1
             return [], True
@@ -82,9 +84,9 @@ class _Child:
         return events, has_ended
 
     def _fill_buffer(self) -> bool:
-        """Read from its pipe; True if that has ended."""
+        """Read from the pipe into the buffer; True if the child has closed the pipe."""
         try:
-            # a child that sends all the time must not keep others waiting
+            # limited, so that a child that sends all the time does not keep others waiting
             for _ in range(2 * PIPE_BYTES // 65_536):
                 chunk = os.read(self.fd, 65_536)
                 if not chunk:
@@ -95,12 +97,12 @@ class _Child:
         return False
 
     def dropped(self, key: int) -> int:
-        """The number of events of a probe that it had to drop."""
+        """Return the number of events of a probe that the child had to drop."""
         count = os.pread(self.page, 8, key * SLOT) if self.page >= 0 else b""
         return int.from_bytes(count, sys.byteorder) if len(count) == 8 else 0
 
     def end_probe(self, key: int) -> None:
-        """Tell it that nobody listens any more."""
+        """Tell the child that nobody listens to a probe any more."""
         if self.page >= 0 and os.fstat(self.page).st_size >= (key + 1) * SLOT:
             os.pwrite(self.page, struct.pack("=Q", 1), key * SLOT + 8)
 
@@ -112,8 +114,8 @@ class _Child:
 
 
 class _Reader(threading.Thread):
-    """A daemon, and one that python knows of: where there are several threads, events wait for each
-    other's turn."""
+    """The thread that reads events, a daemon. It is started by ``threading``, so that
+    ``streams.threads`` counts it and events of several threads wait for their turn."""
 
     def __init__(self, read: Callable[[_Reader], None]) -> None:
         super().__init__(name="voirkit-events", daemon=True)
@@ -126,8 +128,8 @@ class _Reader(threading.Thread):
 
 class Exchange:
     """A socket that children connect to, and the events that they have sent. ``receive``: called
-    with each event of a child; ``closed``: called with a function that gives how many events of a
-    probe a child had to drop."""
+    with each event of a child. ``closed``: called when a child has ended, with a function that
+    returns how many events of a probe the child had to drop."""
 
     def __init__(self, receive: Receive, closed: Callable[[Callable[[int], int]], None]) -> None:
         self._take = receive
@@ -146,22 +148,22 @@ class Exchange:
         self._children: dict[int, _Child] = {}
         self._inbox: deque[tuple[int, int, Any]] = deque()
         self._busy = threading.Lock()  # held by the thread that reads
-        # held by a thread that hands on an event, and by one that forks
+        # held while an event is forwarded, and during a fork
         self._handing = threading.RLock()
-        self._forking = 0  # the thread that holds it for a fork
-        self._state = threading.RLock()  # held for the three that follow
-        self._thread: _Reader | None = None  # one that has been started
+        self._forking = 0  # id of the thread that holds ``_handing`` for a fork; 0 for none
+        self._state = threading.RLock()  # protects the next three attributes
+        self._thread: _Reader | None = None  # the thread that reads, once it has been started
         self._n_alone = 0  # how many threads want to read alone
         self._is_closed = False
         self._hushed_until: float | None = None
-        # thread, frame and instruction of the last fork
+        # place of the last fork, as ``_caller`` returns it
         self._forks_at: tuple[int, int, int] | None = None
-        # of threads that may be there still, as the system counts them
+        # the system's ids of reading threads that may still exist
         self._readers: set[int] = set()
         self._complained = False
 
     def uplink(self, slots: int) -> Uplink:
-        """The way for a child to here."""
+        """Return the connection of a child to this exchange."""
         return Uplink(self._address, self._token, slots)
 
     def _listen(self) -> tuple[socket.socket, str | bytes]:
@@ -184,17 +186,17 @@ class Exchange:
 
     @property
     def is_open(self) -> bool:
-        """True if its descriptors are still its own: the program may have closed all that it does
-        not know."""
+        """True if the descriptors still belong to this object. The program may have closed all
+        descriptors that it does not know."""
         return self._own_identity() == self._identity
 
     # a fork
 
     def before_fork(self) -> None:
-        """Let the thread come to rest."""
+        """Stop the thread for a fork, or keep it from forwarding an event during the fork."""
         self._unhush(by_all_means=True)
-        # it would warn of this thread alone; and from 3.13 on of that which runs when the fork is
-        # done
+        # True if python would warn only because of the reading thread; from 3.13 on it would also
+        # warn because of the reading thread that is started after the fork
         warns_of_reader = WARNS and not self._count_other_threads()
         if warns_of_reader:
             _hush()
@@ -206,20 +208,20 @@ class Exchange:
             self._forking = threading.get_ident()
 
     def after_fork(self) -> None:
-        """In the parent: go on."""
-        if self._forking == threading.get_ident():  # of two threads that fork at once one holds it
+        """Continue in the parent after a fork."""
+        if self._forking == threading.get_ident():  # if two threads fork at once, one holds it
             self._forking = 0
             self._handing.release()
         self.start_reading()
 
     def _unhush(self, by_all_means: bool) -> float | None:
-        """Let python warn again, when it has had the time to; returns how long that is still, in
-        milliseconds."""
+        """Let python warn of forks again, once the suppressed warning has had time to come, or at
+        once if ``by_all_means``. Returns the milliseconds until then; None if there is no wait."""
         until = self._hushed_until
         if until is None:
             return None
         remaining_s = until - time.monotonic()
-        # a busy machine: python has not come to warn
+        # on a busy machine the fork may not have returned yet, so the warning can still come
         if remaining_s <= 0 and _is_there(self._forks_at):
             remaining_s = HUSHED_S
         if remaining_s > 0 and not by_all_means:
@@ -231,8 +233,8 @@ class Exchange:
     # the thread
 
     def start_reading(self) -> None:
-        """Read in a thread of its own, unless another wants to read alone: that one calls this when
-        it has."""
+        """Start the thread that reads, unless it runs already or another thread wants to read
+        alone. That other thread calls this method when it has finished."""
         with self._state:
             thread = self._thread
             reads = thread is not None and thread.is_alive() and not thread.is_to_stop
@@ -241,14 +243,14 @@ class Exchange:
             thread = _Reader(self._read)
             try:
                 thread.start()
-            except RuntimeError:  # the interpreter ends, or there are too many threads
+            except RuntimeError:  # the interpreter is ending, or there are too many threads
                 self._thread = None
             else:
                 self._thread = thread
                 self._readers.add(thread.native_id or 0)
 
     def park(self, patience_s: float = FORK_S) -> bool:
-        """Stop the thread; False if it has not stopped."""
+        """Stop the thread; False if it has not stopped within ``patience_s``."""
         thread = self._thread
         if thread is None:
             return True
@@ -270,8 +272,8 @@ class Exchange:
         return True
 
     def _count_other_threads(self) -> int:
-        """The number of threads of this process beside this one and those that read, of which one
-        that has ended may be there for a while."""
+        """Return the number of threads of this process, without the calling thread and the reading
+        threads. A reading thread that has ended may still exist for a while."""
         try:
             tasks = set(map(int, os.listdir("/proc/self/task")))
         except OSError:
@@ -320,7 +322,7 @@ class Exchange:
                 self._complain(exc)
                 return
             if not is_of_this_user(connection):
-                # one that never says a word must not use up the program's descriptors
+                # a client that never sends anything must not use up the program's descriptors
                 connection.close()
                 continue
             connection.setblocking(False)
@@ -358,7 +360,7 @@ class Exchange:
         child = self._children[fd]
         try:
             events, has_ended = child.read()
-        except Exception as exc:  # not what a child of ours sends
+        except Exception as exc:  # data that is not in the form in which a child sends it
             self._complain(exc)
             events = []
             has_ended = True
@@ -381,7 +383,7 @@ class Exchange:
 
     def _deliver_one(self) -> None:
         with self._handing:
-            if self._inbox:  # a subscriber may have had it read on
+            if self._inbox:  # a subscriber may have emptied it
                 self._take(*self._inbox.popleft())
 
     def _complain(self, exc: Exception) -> None:
@@ -389,22 +391,23 @@ class Exchange:
             self._complained = True
             error = streams.describe(exc)
             streams.report(f"the events of a child process cannot be had ({error}).")
-        time.sleep(TURN_S)  # not to look again at once
+        time.sleep(TURN_S)  # so that the caller does not try again at once
 
     # reading to the end
 
     def suspend(self) -> None:
-        """Have no thread started, as a fork in another thread would do, until ``resume``."""
+        """Prevent the reading thread from being started until ``resume``; a fork in another thread
+        would start it."""
         with self._state:
             self._n_alone += 1
 
     def resume(self) -> None:
-        """The opposite of ``suspend``."""
+        """Undo ``suspend``."""
         with self._state:
             self._n_alone -= 1
 
     def drain(self) -> None:
-        """Read and hand on all that children have sent up to now, in this thread."""
+        """Read and forward all events that children have sent so far, in the calling thread."""
         is_reader = self._thread is threading.current_thread()
         if not is_reader and not (self.park(END_S) and self._busy.acquire(timeout=END_S)):
             streams.report(
@@ -414,7 +417,7 @@ class Exchange:
             return
         try:
             if self._serve_ready():
-                self._serve_ready()  # those that have just connected must be read as well
+                self._serve_ready()  # children that have just connected must be read as well
             while self._inbox and streams.in_turn_within(END_S, self._deliver_one):
                 pass
         finally:
@@ -422,20 +425,20 @@ class Exchange:
                 self._busy.release()
 
     def _serve_ready(self) -> bool:
-        """Read all that can be read without waiting; False if there was nothing."""
+        """Read everything that can be read without waiting; False if there was nothing."""
         ready = [fd for fd, _ in self._poll.poll(0)] if self.is_open else []
         for fd in ready:
             self._serve(fd)
         return bool(ready)
 
     def forget(self, key: int) -> int:
-        """Drop the events of a probe that could not be handed on; returns how many."""
+        """Drop the events of a probe that have not been forwarded; returns their number."""
         before = len(self._inbox)
         self._inbox = deque(entry for entry in self._inbox if entry[1] != key)
         return before - len(self._inbox)
 
     def dropped(self, key: int) -> int:
-        """The number of events of a probe that the living children have dropped."""
+        """Return the number of events of a probe that the living children have dropped."""
         return sum(child.dropped(key) for child in list(self._children.values()))
 
     def end_probe(self, key: int) -> None:
@@ -447,7 +450,7 @@ class Exchange:
                 pass
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Stop the thread, and close all descriptors."""
         with self._state:
             self._is_closed = True
         if self._thread is not threading.current_thread():
@@ -461,7 +464,7 @@ class Exchange:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def release(self) -> None:
-        """Close all descriptors; in a forked child they are the parent's."""
+        """Close all descriptors; in a forked child, they are copies of the parent's."""
         self._unhush(by_all_means=True)
         for child in self._children.values():
             try:
@@ -481,7 +484,8 @@ class Exchange:
 
 
 class _AboutForks:
-    """Stands in a filter of warnings in the place of a regular expression."""
+    """Object that a filter of warnings has in place of a regular expression. It matches python's
+    warning of a fork with threads."""
 
     def match(self, text: str) -> bool:
         return "is multi-threaded, use of fork" in text
@@ -491,7 +495,8 @@ _HUSHED: Any = ("ignore", _AboutForks(), DeprecationWarning, None, 0)
 
 
 def _hush() -> None:
-    """Keep python from warning of the one thread that the program does not know of."""
+    """Keep python from warning of a fork with threads: the only other thread is one that the
+    program does not know of."""
     import warnings
 
     warnings.filters.insert(0, _HUSHED)  # type: ignore[attr-defined]  # a list
@@ -513,17 +518,18 @@ def _changed(warnings: Any) -> None:
 
 
 def _caller() -> tuple[int, int, int] | None:
-    """The place of the thread that forks: itself, the frame that does, the instruction in it."""
+    """Return the place at which the calling thread forks: ids of the thread and the frame, and the
+    instruction in the frame. None if C code forks."""
     frame: FrameType | None = sys._getframe(1)
-    # from the hook at a fork to here
+    # skip voirkit's frames, from the fork hook to this function
     while frame is not None and frame.f_globals.get("__name__", "").startswith("voirkit."):
         frame = frame.f_back
-    # None: C forks
     return None if frame is None else (threading.get_ident(), id(frame), frame.f_lasti)
 
 
 def _is_there(place: tuple[int, int, int] | None) -> bool:
-    """True if a thread is still where it was, or in a call from there."""
+    """True if a thread is still at a place that ``_caller`` has returned, or in a call from
+    there."""
     if place is None:
         return False
     thread, frame_id, instruction = place

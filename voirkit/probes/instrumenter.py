@@ -1,8 +1,8 @@
-"""Puts taps into a function's syntax tree: one call at each place where a variable is set, and
-nothing else.
+"""Inserts taps into a function's syntax tree: one call at each place where a variable is set.
 
-A place that no tap can see is noted instead, with the reason: so a check before the run says what
-the run would say. ``tap_emitter.py`` makes the calls.
+A tap passes the variable's value to the probes that listen to it. Nothing else is inserted. If no
+tap can see a value, the reason is recorded instead: so a check before the run reports the same as
+the run. ``tap_emitter.py`` makes the calls.
 """
 
 from __future__ import annotations
@@ -51,14 +51,15 @@ PLACES = (ast.NamedExpr, ast.Yield, ast.YieldFrom, *COMPREHENSIONS)
 
 
 class Instrumenter(TapEmitter):
-    """Puts the taps of some listeners into one function.
+    """Inserts the taps of some listeners into one function.
 
     Args:
-        node: The function; it is changed, unless nobody wants taps.
+        node: The function's syntax tree; it is changed, unless no listener wants taps.
         outside: Names from outside that the function only reads.
-        globals: What annotations can mean: the function's globals; None if the module has not run.
-        table: Gets each marker's function.
-        code: The function's code without taps, which has the order of its variables; None: unknown.
+        globals: The function's globals, to resolve annotations; None if the module has not run.
+        table: A dictionary to which the function of each tap is added, by its marker in the tree.
+        code: The function's code object without taps, which has the order of its variables; None if
+            unknown.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class Instrumenter(TapEmitter):
         self.globals = globals
         self.code = code
         self.each = only_in_comprehensions(node, outside)
-        # what happens in the function, by name, and no tap can see; and why
+        # names of variables and events that no tap can see, each with the reason
         self.unseen: dict[str, str] = {}
-        # what can be seen, and not replaced; and why
+        # names of variables that taps can see but not replace, each with the reason
         self.fixed = {name: FIXED.format(line=line) for name, line in self.each.items()}
         is_generator = any(
             isinstance(inner, ast.Yield | ast.YieldFrom)
@@ -121,7 +122,7 @@ class Instrumenter(TapEmitter):
         self.unseen |= {"#exit": why, "#error": why}
 
     def entry(self) -> list[Any]:
-        """The taps at the beginning: ``#enter``, what comes from outside, the parameters."""
+        """Return the taps at the beginning: ``#enter``, names from outside, and parameters."""
         node = self.node
         first = node.body if isinstance(node, ast.Lambda) else node.body[0]
         names = [parameter.arg for parameter in self.parameters]
@@ -136,9 +137,11 @@ class Instrumenter(TapEmitter):
         return calls
 
     def mentions_in_order(self, first: ast.stmt) -> list[ast.stmt]:
-        """A statement that is never reached, for which the compiler makes no code: it only meets
-        the names of the variables in their order. It numbers them as it meets them, and
-        ``locals()`` and their destructors come in that order."""
+        """Return a statement that is never reached, and names the variables in the original order.
+
+        The compiler makes no code for it, but numbers the variables in the order in which it meets
+        them. ``locals()`` has that order, and so do the destructors of their values.
+        """
         code = self.code
         if code is None:
             return []
@@ -148,7 +151,7 @@ class Instrumenter(TapEmitter):
         for name in code.co_varnames[len(self.parameters) :]:
             mention: ast.expr = ast.Name(name, ast.Load())
             is_local = name in bound or name.endswith(private)
-            # a comprehension's, since 3.12 compiled into the function
+            # a variable of a comprehension, which python 3.12 compiles into the function
             if not is_local or name in code.co_cellvars:
                 variable = ast.Name(name, ast.Store())
                 clause = ast.comprehension(variable, ast.Tuple([], ast.Load()), [], 0)
@@ -156,16 +159,16 @@ class Instrumenter(TapEmitter):
             mentions.append(ast.Expr(mention))
         if not mentions:
             return []
-        # The compiler leaves a NOP, whose line is shown to tracers, but for that in which a call
-        # begins since python 3.11.
+        # The compiler leaves a NOP, whose line tracers see. Since python 3.11 they do not see it if
+        # it is the line in which a call begins.
         place = first
         if sys.version_info >= (3, 11):
             place = ast.Pass(lineno=code.co_firstlineno, col_offset=0)
         return [at_place(ast.If(ast.Constant(False), mentions, []), place)]
 
     def declarations(self) -> list[ast.stmt]:
-        """Take out the ``global`` and ``nonlocal`` statements: they must come before the taps that
-        use the names."""
+        """Remove the ``global`` and ``nonlocal`` statements, and return them: they must come before
+        the taps that use the names."""
         declarations: list[ast.stmt] = []
         for statement in [self.node, *inside(self.node)]:
             for field in ("body", "orelse", "finalbody"):
@@ -179,8 +182,10 @@ class Instrumenter(TapEmitter):
         return declarations
 
     def note_unseen(self, *targets: ast.expr) -> None:
-        """Note attributes that a statement sets without showing their value: only code of the
-        program could tell it."""
+        """Record attributes that a statement sets where no tap sees the value: ``self.x, y = z``.
+
+        Reading the attribute afterwards could run code of the program.
+        """
         for target in targets:
             for name, node in attributes_set(target):
                 self.unseen[name] = (
@@ -207,7 +212,7 @@ class Instrumenter(TapEmitter):
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         branch = node
-        while True:  # a chain of elif is deep
+        while True:  # not recursive, since a chain of elif is nested deeply
             self.expressions(branch)
             branch.body = self.block(branch.body)
             following = branch.orelse[0] if len(branch.orelse) == 1 else None
@@ -228,7 +233,10 @@ class Instrumenter(TapEmitter):
         return self.value_taps(node, node) or [node]
 
     def value_taps(self, node: ast.Return | None, place: ast.AST) -> list[ast.stmt]:
-        """A ``return``, or the end of the body, with the taps of ``#value``."""
+        """Return statements with the taps of ``#value``, for a ``return`` or the end of the body.
+
+        The result is empty if there are no such taps.
+        """
         site = Site("value", "#value", is_expression=True)
         if node is not None and node.value is not None:
             value = node.value
@@ -237,7 +245,7 @@ class Instrumenter(TapEmitter):
         wrapped = self.wrap(site, value)
         if wrapped is value:
             return []
-        if self.is_async_generator:  # which cannot return a value
+        if self.is_async_generator:  # an async generator cannot return a value
             statement = at_place(ast.Expr(wrapped), place)
             return [statement] if node is None else [statement, node]
         return [at_place(ast.Return(wrapped), place)]
@@ -255,7 +263,7 @@ class Instrumenter(TapEmitter):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
             if isinstance(node.target, ast.Name):
-                self.taps(Site("declared", node.target.id))  # known, though it may never be set
+                self.taps(Site("declared", node.target.id))  # a variable, even if it is never set
             self.expressions(node.target)
             return [node]
         node.value = self.expression(node.value)
@@ -286,8 +294,8 @@ class Instrumenter(TapEmitter):
         return [at_place(ast.Assign([target], value), node)]
 
     def is_steady(self, owner: ast.expr, value: ast.expr) -> bool:
-        """True if the owner of an attribute is a variable that finding a value cannot set again, so
-        that it may be read twice."""
+        """True if the owner of an attribute is a local variable that evaluating the value cannot
+        change. It may then be read twice."""
         if not isinstance(owner, ast.Name) or owner.id not in bound_in(self.node):
             return False
         for inner in ast.walk(self.node):
@@ -315,7 +323,7 @@ class Instrumenter(TapEmitter):
         body = [*taps, *body]
         if after:
             body = [at_place(ast.Try(body, [], [], after), body[0])]
-        # What happens at the beginning of a turn happens before its variables are set.
+        # Events for the beginning of an iteration come before those for setting its variables.
         node.body = [*before, *body]
         node.orelse = self.block(node.orelse)
         return [node]
@@ -337,7 +345,7 @@ class Instrumenter(TapEmitter):
             taps = self.set_names(bound(target), target)
             if not taps:
                 continue
-            # a tap between two items needs a `with` in a `with`, which means the same
+            # a tap between two items needs a nested `with`, which means the same
             later = items[index + 1 :]
             if later:
                 body = [at_place(type(node)(later, body), node)]
@@ -373,7 +381,7 @@ class Instrumenter(TapEmitter):
             names = pattern_names(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
-            else:  # the names are set whether it holds or not
+            else:  # the names are set whether the guard holds or not
                 calls = self.set_in_expression(names)
                 guard = one_of([*calls, self.expression(case.guard)], -1)
                 case.guard = at_place(guard, case.guard)
@@ -403,7 +411,7 @@ class Instrumenter(TapEmitter):
     # expressions
 
     def expressions(self, node: ast.AST) -> None:
-        """Put the taps into a statement's own expressions, not into the statements in it."""
+        """Insert the taps into a statement's own expressions, not into statements nested in it."""
         for field, value in ast.iter_fields(node):
             if isinstance(value, ast.expr):
                 setattr(node, field, self.expression(value))
@@ -411,12 +419,12 @@ class Instrumenter(TapEmitter):
                 setattr(node, field, [self.expression(part) for part in value])
 
     def expression(self, node: ast.expr) -> ast.expr:
-        """The expression with taps at ``:=`` and ``yield``, and in comprehensions."""
+        """Return the expression with taps at ``:=`` and ``yield``, and in comprehensions."""
         if isinstance(node, ast.Name | ast.Constant):
             return node
         if not any(isinstance(inner, PLACES) for inner in inside(node, also=True)):
             return node
-        return self.inner(node)  # type: ignore[no-any-return]  # an expression, as it got one
+        return self.inner(node)  # type: ignore[no-any-return]  # an expression for an expression
 
     def inner(self, node: Any) -> Any:
         if isinstance(node, SCOPES):
@@ -442,7 +450,7 @@ class Instrumenter(TapEmitter):
         return node
 
     def yielded(self, node: ast.Yield) -> ast.expr:
-        """A ``yield`` with the taps of ``#yield`` and ``#receive``."""
+        """Return a ``yield`` with the taps of ``#yield`` and ``#receive``."""
         value = node.value
         if value is None:
             value = at_place(ast.Constant(None), node)
@@ -452,16 +460,15 @@ class Instrumenter(TapEmitter):
         return self.wrap(Site("receive", "#receive", is_expression=True), node)
 
     def comprehension(self, node: Any) -> Any:
-        """Put the taps into a comprehension: before the expression that comes next when a ``for``
-        has set its variables.
+        """Insert the taps into a comprehension.
 
-        Since python 3.12 a comprehension is compiled into its function, before that it is code of
-        its own, as a generator expression still is: here its variables can be named in either. What
-        a name means in the function itself comes first; a comprehension's variable of that name is
-        then left alone.
+        The taps of the variables that a ``for`` sets come before the next expression. Since python
+        3.12 a comprehension is compiled into its function; before, it had a code object of its own,
+        as a generator expression still has. Here its variables can be named in both cases. If the
+        function itself uses a name, the comprehension's variable of that name gets no taps.
         """
         first = node.generators[0]
-        first.iter = self.inner(first.iter)  # evaluated outside, and first
+        first.iter = self.inner(first.iter)  # evaluated first, outside of the comprehension
         around = self.around
         self.around = around.union(*(bound(generator.target) for generator in node.generators))
         self.deep += 1
@@ -490,7 +497,7 @@ class Instrumenter(TapEmitter):
         return node
 
     def calls_of_each(self, set_here: Sequence[str], sure: set[str]) -> list[ast.expr]:
-        """The taps of variables that a ``for`` of a comprehension has set, in their order."""
+        """Return the taps of the variables that a ``for`` of a comprehension has set, in order."""
         calls: list[ast.expr] = []
         for index, name in enumerate(set_here):
             if name in self.each:
@@ -500,7 +507,8 @@ class Instrumenter(TapEmitter):
         return calls
 
     def outer(self, node: ast.AST, change: Callable[[Any], Any]) -> None:
-        """Put the taps into those expressions of a nested definition that are evaluated here."""
+        """Apply ``change``, which inserts taps, to the expressions of a nested definition that are
+        evaluated outside of it."""
         for owner, field in outer_fields(node):
             value = getattr(owner, field)
             if isinstance(value, list):
@@ -511,8 +519,7 @@ class Instrumenter(TapEmitter):
     # what the taps cannot see
 
     def check(self) -> None:
-        """Make sure that the taps which have been put in see all that their listeners want. Raises
-        Unobservable: they do not."""
+        """Raise Unobservable if the inserted taps cannot see all that their listeners want."""
         for listener in self.listeners:
             problem = self.why_unobservable(
                 listener.captured, listener.foci, listener.is_total, listener.overridable
@@ -523,14 +530,14 @@ class Instrumenter(TapEmitter):
     def why_unobservable(
         self, captured: Iterable[str], foci: Sequence[str], is_total: bool, is_replaced: bool
     ) -> str:
-        """Why what is wanted in the function cannot be seen (or replaced), to follow the function's
-        name; empty if it can.
+        """Return the reason why the taps cannot see (or replace) what a listener wants in the
+        function, worded to follow the function's name; empty if they can.
 
         Args:
-            captured: The names of captures.
-            foci: Those of them that make an event.
-            is_total: The event comes at the end of the call.
-            is_replaced: The foci are to be replaced.
+            captured: Names of the listener's captures.
+            foci: Names of the captures for which an event is made whenever they are set.
+            is_total: True if the event is made at the end of the call.
+            is_replaced: True if the values of the foci are to be replaced.
         """
         for name in captured:
             if name in self.unseen:
@@ -552,7 +559,8 @@ class Instrumenter(TapEmitter):
         return ""
 
     def why_not_together(self, name: str, focus: str) -> str:
-        """Why a variable of a comprehension cannot be captured with a focus; empty if it can."""
+        """Return the reason why a variable of a comprehension cannot be captured together with a
+        focus; empty if it can."""
         if name in self.each and name not in self.inner_at.get(focus, ()):
             return (
                 f"that is a variable of a comprehension (line {self.each[name]}), and has no value"
@@ -564,12 +572,12 @@ class Instrumenter(TapEmitter):
 
 
 def attribute_name(target: ast.expr) -> str:
-    """The text of an attribute target such as ``self.x``; empty for any other target."""
+    """Return the text of an attribute target such as ``self.x``; empty for any other target."""
     return dotted(target) if isinstance(target, ast.Attribute) else ""
 
 
 def attributes_set(target: ast.expr) -> Iterator[tuple[str, ast.Attribute]]:
-    """The attributes such as ``self.x`` that a target sets, each with its text."""
+    """Yield (text, node) for each attribute such as ``self.x`` that a target sets."""
     for node in ast.walk(target):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             name = dotted(node)
@@ -590,15 +598,17 @@ def instrumenter_of(
     table: dict[str, Any],
     code: CodeType | None = None,
 ) -> Instrumenter:
-    """An ``Instrumenter`` for a function, or for the top level of a module."""
+    """Return an ``Instrumenter`` for a function, or for the top level of a module."""
     if is_top(node):
         return TopLevelInstrumenter(node, listeners, (), names, table)
     return Instrumenter(node, listeners, outside, names, table, code)
 
 
 class TopLevelInstrumenter(Instrumenter):
-    """Puts taps between the statements of a module: nothing before its first, so that its
-    ``__doc__`` and ``__future__`` imports stay."""
+    """Inserts taps between the statements of a module.
+
+    Nothing is inserted before the docstring and ``__future__`` imports, which must come first.
+    """
 
     def instrument(self) -> None:
         body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
@@ -614,8 +624,11 @@ FIXED = "a comprehension (line {line}) sets it, and allows no other value."
 
 
 def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[str, int]:
-    """The variables of a function's comprehensions that mean nothing else in it, and the line of
-    the first. ``outside``: names from outside that it reads."""
+    """Return the names that are variables of a function's comprehensions and nothing else in it.
+
+    Each has the line of the first such comprehension. ``outside`` are names from outside that the
+    function reads.
+    """
     lines: dict[str, int] = {}
     for part in body_of(node):
         for inner in inside(part, also=True):
@@ -630,16 +643,17 @@ def only_in_comprehensions(node: FunctionNode, outside: Iterable[str]) -> dict[s
 
 
 def tags_of(annotation: ast.expr | None, names: Any) -> frozenset[str]:
-    """The names of the tags.
+    """Return the names of the tags in an annotation.
 
     Args:
-        annotation: ``tag.Weight & tag.Loss``, ``"@Weight"``; None has none.
-        names: What it can mean: the globals of the function; None if the module has not run.
+        annotation: ``tag.Weight & tag.Loss``, ``"@Weight"``; None has no tags.
+        names: The globals of the function, to resolve the annotation; None if the module has not
+            run.
     """
     if annotation is None:
         return frozenset()
     path = dotted(annotation)
-    # what is called `tag` is taken for it
+    # without globals, any object named `tag` is taken for ptera's
     if names is None and path.startswith(("tag.", "ptera.tag.", "voirkit.tag.")):
         return frozenset([path.rpartition(".")[2]])
     if isinstance(annotation, ast.BinOp) and isinstance(annotation.op, ast.BitAnd):
@@ -658,7 +672,7 @@ def _tags_of_variable(path: str, names: Any) -> frozenset[str]:
         return frozenset()
     for attribute in attributes:
         value = getattr(value, attribute, None)
-    from voirkit.probes.selector import tag_names  # loads ptera: only a function with tags pays
+    from voirkit.probes.selector import tag_names  # imports ptera: only if a function may have tags
 
     return tag_names(value)
 
@@ -675,18 +689,18 @@ def _tags_of_text(text: str, names: Any) -> frozenset[str]:
 
 
 def _may_contain_tags(value: Any) -> bool:
-    """True for ``tag`` itself, and for modules."""
+    """True for the object ``tag`` itself, and for modules, which may contain it."""
     if type(value).__name__ == "_TagFactory":
         return True
     return hasattr(value, "__path__") or hasattr(value, "__spec__")
 
 
-# kinds of sites (``tap_emitter.Site``) that give no value
+# kinds of sites (``tap_emitter.Site``) where a variable gets no value
 NEVER_ASSIGNED = frozenset({"declared", "unset"})
 
 
 class SiteCollector:
-    """A listener that wants no taps, and notes what there is (``tap_emitter.Listener``)."""
+    """A listener (``tap_emitter.Listener``) that records all sites, and wants no taps."""
 
     overridable = is_awake = is_total = False
     names: Sequence[str] = ()
@@ -697,27 +711,27 @@ class SiteCollector:
         self.kinds: dict[str, set[str]] = {}
 
     def taps(self, site: Site) -> Sequence[Tap]:
-        """None; notes the site."""
+        """Record the site, and return no taps."""
         self.kinds.setdefault(site.name, set()).add(site.kind)
         return ()
 
 
 class Visibility:
-    """The variables and events that taps can see in a function."""
+    """The variables and events of a function that taps can see."""
 
     def __init__(self, node: FunctionNode) -> None:
         collector = SiteCollector()
-        # knows what no tap can see, and what none can replace
+        # kept since it knows which names no tap can see or replace
         self.instrumenter = instrumenter_of(node, [collector], outer_names(node), None, {})
         self.instrumenter.instrument()
         self.kinds = collector.kinds  # the kinds of sites (``tap_emitter.Site``) of each name
 
     def is_assigned(self, name: str) -> bool:
-        """True if it ever has a value."""
+        """True if the variable ever has a value."""
         return bool(self.kinds.get(name, set()) - NEVER_ASSIGNED)
 
     def is_replaceable(self, name: str) -> bool:
-        """True if a tap may replace the value."""
+        """True if a tap may replace the variable's value."""
         return bool(self.kinds.get(name, set()) & REPLACEABLE)
 
 
@@ -725,7 +739,7 @@ _visibilities: WeakKeyDictionary[ast.AST, Visibility] = WeakKeyDictionary()
 
 
 def visibility_of(node: FunctionNode) -> Visibility:
-    """The ``Visibility`` of a function; the tree stays as it is."""
+    """Return the ``Visibility`` of a function, computed once; the tree is not changed."""
     visibility = _visibilities.get(node)
     if visibility is None:
         visibility = Visibility(node)
@@ -734,7 +748,7 @@ def visibility_of(node: FunctionNode) -> Visibility:
 
 
 def outer_names(node: FunctionNode) -> list[str]:
-    """Names from outside that a function uses, or a scope inside it."""
+    """Return the names from outside that a function, or a scope inside it, uses."""
     bound_names = bound_in(node)
     parts = [*outer_expressions(node), *body_of(node)]
     used_names = dict.fromkeys(name for part in parts for name in used_in(part))

@@ -1,10 +1,10 @@
-"""The functions that a name in a selector stands for: those that are there, those that a module
-will define, those that take their place.
+"""The functions that a name in a selector refers to: existing, later defined or redefined ones.
 
-A name in scope stands for one function; an absolute reference for every live function that was made
-at that place in the source. A module that is imported later, or reloaded, is woven as it is
-compiled, so that even what a decorator calls at once is seen. The program's modules look as ever:
-same loader, same ``__spec__``, and no woven code gets into ``__pycache__``.
+A name in scope refers to one function. An absolute reference refers to every live function that was
+created at that place in the source. A module that is imported later, or reloaded, is woven: taps
+are inserted when it is compiled, so that even a call by a decorator at the definition is seen. The
+program's modules look unchanged: same loader, same ``__spec__``, and no woven code in
+``__pycache__``.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 
 class Scope(Mapping[str, Any]):
-    """The names that are in scope in a frame: its locals as they are now, its globals as they are
-    when asked."""
+    """The names in scope in a frame.
+
+    Locals have their values from when this object was created; globals and builtins are looked up
+    when they are read.
+    """
 
     def __init__(self, frame: FrameType) -> None:
         self._locals = locals_of(frame)
@@ -58,7 +61,7 @@ class Scope(Mapping[str, Any]):
 
 
 class NotDefinedYet(Exception):
-    """A function that an absolute reference names is not there yet: no import, or no ``def``, has
+    """The function of an absolute reference does not exist yet: its import or ``def`` has not
     run."""
 
     def __init__(self, module: str) -> None:
@@ -66,19 +69,21 @@ class NotDefinedYet(Exception):
         self.module = module
 
 
-MOST_WRAPPERS = 50  # objects inspected inside a decorated function
+MOST_WRAPPERS = 50  # maximum number of objects inspected inside a decorated function
 
 
 class Target:
-    """The functions that a name stands for.
+    """The functions that a name refers to.
 
     Attributes:
-        functions: The functions; of several the first that has the variables is meant.
-        host: A function that the place is inside of, whose calls make the functions; or None.
-        path: The place in it.
-        owner: Of a bound method, the object that it is bound to.
-        is_shown: The object that it is bound to belongs in the events: not so for an object that is
-            called itself.
+        functions: The functions; if there are several, the first that has the selected variables is
+            meant.
+        host: The function whose calls create the functions, if the name is inside a function; or
+            None.
+        path: Path of the name inside ``host``.
+        owner: For a bound method, the object it is bound to.
+        is_shown: True if ``owner`` belongs in the events. False if the name refers to ``owner``, an
+            object with ``__call__``.
     """
 
     def __init__(
@@ -100,8 +105,10 @@ class Target:
 
 
 def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
-    """The target of a plain name: the function, and those that it wraps, the innermost first.
-    Raises KeyError, AttributeError: there is none."""
+    """Return the target of a plain name: the function and those that it wraps, innermost first.
+
+    Raises KeyError or AttributeError if the name does not exist.
+    """
     first, *attributes = function.path
     thing = scope[first]
     for attribute in attributes:
@@ -130,14 +137,14 @@ def find_in_scope(function: ParsedFunction, scope: Mapping[str, Any]) -> Target:
 
 
 def find_absolute(function: ParsedFunction, is_done: bool = False) -> Target:
-    """The target of an absolute reference.
+    """Return the target of an absolute reference.
 
     Args:
-        is_done: Its module has run, though its import may not have ended.
+        is_done: True if the module has run, though its import may not have ended.
 
     Raises:
-        NotDefinedYet: It is not there yet.
-        AttributeError: There is no such thing, and will not be.
+        NotDefinedYet: The function does not exist yet.
+        AttributeError: The name exists, but there is no function behind it.
     """
     module_name = function.module or "__main__"
     module = sys.modules.get(module_name)
@@ -166,8 +173,8 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 def function_at(module: str, path: tuple[str, ...]) -> FunctionType | None:
-    """The function that stands at a path in a module now; None if there is none that was defined
-    under that name."""
+    """Return the function that is at a path in a module now; None if no function defined under that
+    path is there."""
     thing: Any = sys.modules.get(module)
     for part in path:
         names = _namespace(thing)
@@ -179,7 +186,10 @@ def function_at(module: str, path: tuple[str, ...]) -> FunctionType | None:
 
 
 def _mangled_part(part: str, thing: Any, names: dict[str, Any]) -> str:
-    """``_K__m`` for the private method ``__m`` of a class ``K`` or of one that it derives from."""
+    """Return ``_K__m`` for the private method ``__m`` of a class ``K`` or of one of its bases.
+
+    Any other name is returned unchanged.
+    """
     if part not in names and part.startswith("__") and isinstance(thing, type):
         for base in thing.__mro__:
             private = f"_{base.__name__.lstrip('_')}{part}"
@@ -198,7 +208,7 @@ def _namespace(thing: Any) -> dict[str, Any]:
 
 
 def _innermost_function(thing: Any, path: tuple[str, ...], module: str) -> FunctionType | None:
-    """The function that a decorated, static, class ... one is made from."""
+    """Return the function inside a decorated function, a static method, a class method etc."""
     first: FunctionType | None = None
     visited: set[int] = set()
     queue = [thing]
@@ -231,10 +241,12 @@ def _functions_in_attributes(thing: Any) -> list[Any]:
 
 
 def _find_anywhere(path: tuple[str, ...], module: str) -> FunctionType | None:
-    """A live function of a module that was defined at a path: behind a decorator that keeps it
-    where ``_innermost_function`` does not look."""
+    """Return a live function of a module that was defined at a path, or None.
+
+    This finds a function that its decorator keeps where ``_innermost_function`` does not look.
+    """
     for item in gc.get_objects():
-        # By its type: isinstance() would ask each object for its class, and so run code of the
+        # Not isinstance(): it would read each object's __class__, which may run code of the
         # program.
         if type(item) is FunctionType and item.__module__ == module and _is_at(item, path):
             return item
@@ -245,7 +257,7 @@ def _is_at(function: FunctionType, path: tuple[str, ...]) -> bool:
     code = function.__code__
     if code.co_name != path[-1]:
         return False
-    # 3.10: only the function's own, which functools.wraps changes
+    # python 3.10 has only the function's __qualname__, which functools.wraps changes
     qualname = getattr(code, "co_qualname", "")
     return not qualname or tuple(part for part in qualname.split(".") if part != "<locals>") == path
 
@@ -255,13 +267,13 @@ def _functions_in_closure(function: FunctionType) -> list[Any]:
     for cell in function.__closure__ or ():
         try:
             values.append(cell.cell_contents)
-        except ValueError:  # empty
+        except ValueError:  # the cell is empty
             continue
     return [value for value in values if callable(value) and not isinstance(value, type)]
 
 
 def unwrapped_once(thing: Any) -> Any:
-    """The object that a method, property or wrapper is made from; None if it is not one."""
+    """Return the object inside a method, property or wrapper; None for any other object."""
     if isinstance(thing, staticmethod | classmethod | MethodType):
         return thing.__func__
     if isinstance(thing, property):
@@ -275,9 +287,9 @@ def unwrapped_once(thing: Any) -> Any:
 
 
 def innermost(thing: Any) -> Any:
-    """The object that bound methods, properties and decorators with functools.wraps are made
-    from."""
-    for _ in range(MOST_WRAPPERS):  # a __wrapped__ may lead in a circle
+    """Return the innermost object inside bound methods, properties and decorators with
+    functools.wraps."""
+    for _ in range(MOST_WRAPPERS):  # a chain of __wrapped__ may be circular
         inner = None if isinstance(thing, type) else unwrapped_once(thing)
         if inner is None:
             break
@@ -285,18 +297,17 @@ def innermost(thing: Any) -> Any:
     return thing
 
 
-# Redefined functions: python has no event for a name that gets another value. But the function that
-# it had is freed at that moment, unless something else holds it; and the end of a probe checks once
-# more.
+# Redefined functions: python has no event for a name that gets another value. But the old function
+# is freed at that moment, unless something else holds it. The end of a probe checks once more.
 
 
 class RedefinitionWatch:
-    """Reports if a name of a module stands for another function.
+    """Reports when a name in a module refers to another function than before.
 
     Args:
-        path: Of the function in it.
-        function: The function that it stands for now.
-        renewed: Called with another function that it stands for; must not raise.
+        path: Path of the function in the module.
+        function: The function that the name refers to now.
+        renewed: Called with the new function; must not raise.
     """
 
     def __init__(
@@ -313,18 +324,20 @@ class RedefinitionWatch:
         self._function = ref(function, self._on_freed)
 
     def _on_freed(self, _: Any) -> None:
-        """The function is no more: as a rule because its name has just been given to another."""
-        # at the end of python this module's own names go too
+        """Check for a new function when the old one is freed: usually its name has just been given
+        to the new one."""
+        # when python ends, the globals of this module are removed too
         if sys is not None and not sys.is_finalizing():
             self.check()
 
     def redefined(self) -> FunctionType | None:
-        """Another function than the last one that was reported, if the name stands for one."""
+        """Return the function that the name refers to now, if it is another than the last one
+        reported; otherwise None."""
         now = function_at(self.module, self.path) if self.is_on else None
         return now if now is not self._function() else None
 
     def check(self) -> None:
-        """Report another function, if there is one."""
+        """Report the function that the name refers to now, if it is another than before."""
         now = self.redefined()
         if now is not None:
             self._function = ref(now, self._on_freed)
@@ -332,7 +345,10 @@ class RedefinitionWatch:
 
 
 def is_named_at(module: str, path: tuple[str, ...], function: FunctionType) -> bool:
-    """True if a name of a module stands for the function, and it is not only held by somebody."""
+    """True if a path in a module refers to the function.
+
+    A function may also be alive without a name, if only other objects hold it.
+    """
     names = getattr(sys.modules.get(module), "__dict__", None)
     return names is function.__globals__ and function_at(module, path) is function
 
@@ -341,13 +357,13 @@ def is_named_at(module: str, path: tuple[str, ...], function: FunctionType) -> b
 
 
 class ModuleRequest:
-    """Taps that are wanted in a function of a module.
+    """A request for taps in a function of a module.
 
     Args:
         module: The module's name, ``"__main__"`` for the script.
-        path: Of the function in it.
+        path: Path of the function in the module.
         defined: Called when the module has been executed.
-        complain: Called with the reason why the taps cannot be had.
+        complain: Called with the reason why the taps cannot be inserted.
     """
 
     def __init__(
@@ -364,11 +380,11 @@ class ModuleRequest:
         self.defined = defined
         self.complain = complain
         self.unreported: Exception | None = None
-        self.is_woven = False  # a module was compiled with its taps
+        self.is_woven = False  # True if the module was compiled with these taps
 
     @property
     def is_top(self) -> bool:
-        """True if the taps are wanted at the top level of the module."""
+        """True if the taps are requested for the top level of the module."""
         return self.path == (TOP,)
 
 
@@ -376,7 +392,7 @@ _requests: dict[str, list[ModuleRequest]] = {}
 
 
 def add_request(request: ModuleRequest) -> None:
-    """Have taps woven into a module when it is compiled."""
+    """Register a request: its taps are inserted when the module is compiled."""
     if request.module not in _requests:
         imports.watch(request.module, _weaver)
     weave.expect(request.listener)
@@ -395,8 +411,12 @@ def remove_request(request: ModuleRequest) -> None:
 
 
 def woven_script(statements: list[ast.stmt] | None, code: CodeType, text: bytes | None) -> CodeType:
-    """Code of a part of the script, with the taps that are wanted. ``statements``: the part, or
-    None: the whole, too deep for a tree of it all; ``text``: the script's source."""
+    """Return the code of a part of the script, with the requested taps.
+
+    Args:
+        statements: The part; None for the whole script, if it is nested too deep for one tree.
+        text: The script's source.
+    """
     requests = _requests.get("__main__")
     if not requests or (statements is None and text is None):
         return code
@@ -420,13 +440,13 @@ def _woven_module(
     requests: Sequence[ModuleRequest],
     is_script: bool = False,
 ) -> CodeType:
-    """A module's code with taps, those that can be put in.
+    """Return a module's code with all requested taps that can be inserted.
 
-    For each of the others there is a report: now if it is the script, else when the module has been
-    executed.
+    Each request that cannot be fulfilled is reported: now for the script, otherwise after the
+    module has been executed.
 
     Raises:
-        NoSource, RecursionError: None can.
+        NoSource, RecursionError: No taps can be inserted.
     """
     table: dict[str, Any] = {}
     with weave.lock:
@@ -445,7 +465,7 @@ def _woven_module(
             if any(_share_a_line(statement, other) for other in defining)
         ]
         part, places = _smallest_part(statements, selected, code)
-        # they are the program's, or are asked for again
+        # copied, since the trees belong to the program or are requested again
         part.body[:] = [
             source.copy_tree(statement) if statement in selected else statement
             for statement in part.body
@@ -472,8 +492,10 @@ def _share_a_line(first: ast.stmt, second: ast.stmt) -> bool:
 def _woven_top_level(
     statements: list[ast.stmt], code: CodeType, requests: Sequence[ModuleRequest], is_script: bool
 ) -> CodeType:
-    """As ``_woven_module``, where the module's own statements get taps too. Raises NoSource,
-    RecursionError: None can."""
+    """Return a module's code with taps, like ``_woven_module``, also in its top-level statements.
+
+    Raises NoSource or RecursionError if no taps can be inserted.
+    """
     table: dict[str, Any] = {}
     part = ast.Module([source.copy_tree(statement) for statement in statements], [])
     in_functions = [request for request in requests if not request.is_top]
@@ -498,8 +520,8 @@ def _instrument_functions(
     code: CodeType,
     is_script: bool,
 ) -> tuple[list[ModuleRequest], list[weave.Placed]]:
-    """Put taps into the functions of a part of a module. Returns the requests that are fulfilled,
-    and the places of their taps."""
+    """Insert taps into the functions of a part of a module. Return the fulfilled requests, and the
+    places of their taps."""
     woven: list[ModuleRequest] = []
     where = weave.placed(part, [(request.path, request.listener) for request in requests])
     for path in dict.fromkeys(request.path for request in requests):
@@ -516,7 +538,7 @@ def _instrument_functions(
 
 
 def _is_for(place: weave.Placed, node: FunctionNode, listeners: list[Any]) -> bool:
-    """True if a place is a function itself, and for one of some listeners."""
+    """True if a place is the function itself, and belongs to one of the listeners."""
     function, path, listener = place
     return function is node and not path and listener in listeners
 
@@ -524,19 +546,26 @@ def _is_for(place: weave.Placed, node: FunctionNode, listeners: list[Any]) -> bo
 def _smallest_part(
     statements: list[ast.stmt], selected: list[ast.stmt], code: CodeType
 ) -> tuple[ast.Module, list[CodeType]]:
-    """As little of a module as compiles to the same, and the codes that its functions and classes
-    have in the module's. Raises NoSource: the code does not come from these statements."""
+    """Return the smallest part of a module in which the selected statements compile to the same
+    code.
+
+    The second value is the code objects of the part's functions and classes, taken from the
+    module's own code. Raises NoSource if the code does not come from these statements.
+    """
     whole = ast.Module(statements, [])
     part = source.part_of(whole, selected)
     try:
         return part, weave.matches(source.compile_like(part, code), code)
-    except source.NoSource:  # such as where `super` is also a name of the module's
+    except source.NoSource:  # for instance, if `super` is also a name in the module
         places = weave.matches(source.compile_like(whole, code), code)
         return ast.Module([*statements], []), places
 
 
 def _is_possible(node: FunctionNode, request: ModuleRequest, reports: bool) -> bool:
-    """True if a request can be fulfilled; tried on a copy."""
+    """True if a request can be fulfilled, which is tried on a copy of the function.
+
+    With ``reports``, the reason is reported if it cannot.
+    """
     try:
         weave.instrument_tree(source.copy_tree(node), [request.listener], None, {}, None)
     except (Unobservable, NeedsMemory, RecursionError) as exc:
@@ -547,7 +576,7 @@ def _is_possible(node: FunctionNode, request: ModuleRequest, reports: bool) -> b
 
 
 def _report(request: ModuleRequest, exc: Exception) -> None:
-    """Report an error; later, if the program is too deep in its calls for that."""
+    """Report an error; keep it for later if the call stack is too deep to report it now."""
     if isinstance(exc, RecursionError):
         exc = source.NoSource(source.TOO_DEEP)
     try:
@@ -557,10 +586,10 @@ def _report(request: ModuleRequest, exc: Exception) -> None:
 
 
 class _Weaver(imports.Watcher):
-    """Weaves a module that is executed."""
+    """Watcher that inserts taps into a module before it is executed."""
 
     def code(self, loader: Any, name: str) -> CodeType | None:
-        """Woven code, for loaders that run a module's code as it is."""
+        """Return the code with taps if the loader runs a module's code unchanged, else None."""
         requests = _requests.get(name)
         from importlib import _bootstrap_external
 
@@ -576,17 +605,17 @@ class _Weaver(imports.Watcher):
                 return code
             source.remember_lines(code.co_filename, io.StringIO(text).readlines())
             return _woven_module(source.parse_like(text, code).body, code, requests)
-        except Exception as exc:  # when the module has been executed it is tried again, and told
+        except Exception as exc:  # tried again, and reported, after the module was executed
             if is_from_handler(exc):
                 raise
             return code
 
     def ran(self, module: ModuleType) -> None:
-        """Take over the woven functions, and put taps into those that could not be woven."""
+        """Take over the woven functions, and insert taps into those that could not be woven."""
         for request in list(_requests.get(module.__name__, ())):
             try:
                 request.defined()
-            except Exception as exc:  # in the middle of an import, which must not see it
+            except Exception as exc:  # the import statement must not raise it
                 if is_from_handler(exc):
                     raise
                 _report(request, exc)

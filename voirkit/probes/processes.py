@@ -1,9 +1,8 @@
-"""Probes beyond the process that made them: at a fork or spawn, and with the events that come back
-from children.
+"""Probes in child processes: passing them on at a fork or spawn, and receiving their events.
 
-A process that has no children, or no probes, pays for none of this: the modules are loaded when the
-first child is about to be made. A probe that cannot be made in a spawned process is reported
-once, and seen in the other processes.
+A process without children or without probes has no overhead: the modules are loaded when the first
+child is about to be started. If a probe cannot be made in a spawned process, this is reported once;
+the probe works in the other processes.
 """
 
 from __future__ import annotations
@@ -30,64 +29,66 @@ if TYPE_CHECKING:
 
 
 class Relayed:
-    """The part of a probe that has to do with other processes.
+    """The state of a probe that concerns other processes.
 
     Attributes:
-        events: The number of events that came from children.
-        dropped: The number of events that the children that have ended had to drop.
-        raised: The exception that a subscriber raised on purpose for an event of another process;
-            the first, since it ends the program.
-        is_missed: Nobody listened when a process was started, so that it has no taps.
-        is_over: The probe has been switched off, so that its subscribers' exceptions are late.
-        is_forgiven: Nothing is to be raised at the end, since the program has come there by an
-            exception.
+        events: Number of events received from children.
+        dropped: Number of events dropped by children that have ended.
+        raised: The first exception that a subscriber raised on purpose for an event of another
+            process; it ends the program.
+        is_missed: True if nobody listened to the probe when a process was started: that process has
+            no taps.
+        is_over: True once the probe was switched off: an exception of a subscriber is then raised
+            when the probe ends.
+        is_forgiven: True if nothing is raised when the probe ends, since an exception of the
+            program has ended it.
     """
 
     def __init__(self) -> None:
-        self.key = 0  # its number in this process
+        self.key = 0  # number of the probe in this process
         self.events = 0
         self.dropped = 0
-        # in a forked child: the function that takes its events, instead of its subscribers
+        # in a forked child: the function that gets the events, in place of the subscribers
         self.emit: Callable[[Any], None] | None = None
         # the subscribers that replace values; they do so in forked children too
         self.overriding: list[Any] = []
         self.raised: BaseException | None = None
-        # the same, if it is to be raised when the probe ends
+        # the same exception, if it is to be raised when the probe ends
         self.late: BaseException | None = None
         self.is_missed = False
         self.is_over = False
         self.is_forgiven = False
-        # a name in a selector's condition whose meaning only this process, and its forks, know;
-        # empty without any
+        # a name in a selector's condition that only this process and its forks can resolve; empty
+        # if there is none
         self.local_name = ""
 
 
 _numbers = count(1)
-# this process's own, that have not ended
+# the probes of this process that have not ended, by number
 _probes: weakref.WeakValueDictionary[int, Probe] = weakref.WeakValueDictionary()
 
 
 class _Children:
-    """The children of this process, as far as probes have to do with them."""
+    """State that probes keep about the children of this process."""
 
     __slots__ = ("exchange",)
 
     def __init__(self) -> None:
-        self.exchange: Exchange | None = None  # takes their events
+        self.exchange: Exchange | None = None  # receives the children's events
 
 
 _children = _Children()
-relays: list[Relay] = []  # the probes of the processes that this one descends from
+relays: list[Relay] = []  # the probes of this process's ancestors
 
 
 # in the process that made the probes
 
 
 def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
-    """A probe has been switched on: the processes that multiprocessing starts from now on get it
-    too."""
+    """Pass a probe that has been switched on to all processes that multiprocessing starts from now
+    on."""
     if not are_there():
-        # their functions are not there yet when torch is imported
+        # subprocesses join when they import torch, and do not have the probed functions yet then
         inherit.watch(_MAKE_PROBES, offered, subprocesses=False)
     from voirkit.probes.selector import tools
 
@@ -103,7 +104,7 @@ def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
 
 
 def end_probe(probe: Probe) -> None:
-    """A probe's stream is about to end: hand it the events that children have sent."""
+    """Deliver the events that children have sent to a probe whose stream is about to end."""
     relayed = probe._relayed
     exchange = _children.exchange
     if _probes.get(relayed.key) is not probe:
@@ -115,7 +116,7 @@ def end_probe(probe: Probe) -> None:
         if exchange is not None:
             exchange.drain()
     finally:
-        # a signal handler of the program may have raised, torch's when a worker has been killed
+        # also if a signal handler of the program has raised, as torch's does for a killed worker
         _release(probe, exchange)
     late = relayed.late
     relayed.late = None
@@ -128,7 +129,7 @@ def end_probe(probe: Probe) -> None:
 
 
 def _release(probe: Probe, exchange: Exchange | None) -> None:
-    """The probe takes no more from children."""
+    """Stop receiving events of children for the probe."""
     relayed = probe._relayed
     del _probes[relayed.key]
     if not are_there():
@@ -150,8 +151,10 @@ def _release(probe: Probe, exchange: Exchange | None) -> None:
 
 
 def raise_at_end(probe: Probe) -> None:
-    """Have the exception that a subscriber raised on purpose for an event of a child, or raises
-    from now on, come out when the probe ends."""
+    """Delay the exception that a subscriber raises on purpose for an event of a child.
+
+    If it was raised already, or is raised from now on, it leaves the probe when the probe ends.
+    """
     relayed = probe._relayed
     relayed.is_over = True
     if relayed.raised is not None and streams.cancel_pending(relayed.raised):
@@ -159,7 +162,7 @@ def raise_at_end(probe: Probe) -> None:
 
 
 def dropped(probe: Probe) -> int:
-    """The number of events of a probe's children that have been lost."""
+    """Return the number of a probe's events that children have lost."""
     relayed = probe._relayed
     n_dropped = relayed.dropped
     exchange = _children.exchange
@@ -169,16 +172,18 @@ def dropped(probe: Probe) -> int:
 
 
 def end_after_children(function: Callable[[], None]) -> bool:
-    """True if a function that was called at the end of python will be called again, when
-    multiprocessing has waited for its children. That is so if multiprocessing was imported before
-    the function was registered, so that its turn comes later."""
+    """True if a function called at the exit of python will be called again later.
+
+    The second call comes after multiprocessing has waited for its children. It is needed if
+    multiprocessing was imported before the function was registered: its exit function runs later.
+    """
     if not _probes or _children.exchange is None:
         return False
     return children.after_children(function)
 
 
 def _receive(pid: int, key: int, data: Any) -> None:
-    """Something has come from a child."""
+    """Handle data from a child: an event for a probe, or the text of an error."""
     probe = _probes.get(key)
     if probe is None:
         return
@@ -190,7 +195,7 @@ def _receive(pid: int, key: int, data: Any) -> None:
     probe._relayed.events += 1
     try:
         probe._hand_on(event)
-    except streams.CARRIED as exc:  # it is meant for the program, not for the thread that reads
+    except streams.CARRIED as exc:  # meant for the program, not for the thread that reads
         if probe._relayed.raised is None:
             probe._relayed.raised = exc
             if probe._relayed.is_over:
@@ -200,7 +205,7 @@ def _receive(pid: int, key: int, data: Any) -> None:
 
 
 def _captures(probe: Probe, data: dict[str, Any], wrap: Any, worker: int | None) -> dict[str, Any]:
-    """A raw event."""
+    """Return a raw event, rebuilt from the data that a child has sent."""
     from voirkit.probes.taps import Capture
 
     engine: Any = probe._engine
@@ -223,7 +228,8 @@ def _child_closed(dropped_of: Callable[[int], int]) -> None:
 
 
 def opened() -> Exchange | None:
-    """The exchange that takes the events of children; None if it cannot be had."""
+    """Return the exchange that receives the events of children; None if it cannot be opened, or no
+    probe is on."""
     exchange = _children.exchange
     if exchange is not None and not exchange.is_open:
         exchange.close()
@@ -241,17 +247,17 @@ def opened() -> Exchange | None:
 
 
 def own_probes() -> list[Probe]:
-    """The probes of this process that are on."""
+    """Return the probes of this process that are on."""
     return list(_probes.values())
 
 
 def are_there() -> bool:
-    """True if any probe is on here, this process's own or one of those it descends from."""
+    """True if any probe is on in this process, its own or that of an ancestor."""
     return bool(_probes or relays)
 
 
 def slots() -> int:
-    """The highest number of a probe, and one."""
+    """Return the highest number of a probe, plus one."""
     return max(_probes.keys(), default=0) + 1
 
 
@@ -264,7 +270,7 @@ def _before_fork() -> None:
             exchange = opened()
             if exchange is not None:
                 exchange.before_fork()
-    except Exception as exc:  # the program's fork must go on, whatever the system refuses
+    except Exception as exc:  # the program's fork must work, whatever fails here
         streams.report(f"the events of child processes cannot be had ({streams.describe(exc)}).")
 
 
@@ -276,14 +282,16 @@ def _after_fork_in_parent() -> None:
 
 
 def notice(probe: Probe) -> None:
-    """A process has been started: if nobody listens to the probe now, it has no taps there, whoever
-    listens later."""
+    """Record that a process has been started.
+
+    If nobody listens to the probe now, that process has no taps, even if somebody listens later.
+    """
     engine: Any = probe._engine
     probe._relayed.is_missed |= engine is not None and not engine._is_heard
 
 
 def _after_fork_in_child() -> None:
-    weave.lock = threading.RLock()  # another thread may have held it
+    weave.lock = threading.RLock()  # another thread may have held the lock at the fork
     if relays:
         for relay in relays:
             relay.uplink.close()
@@ -309,7 +317,10 @@ def _after_fork_in_child() -> None:
 
 
 def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
-    """Have a probe's events go to the parent, not to the copies of the parent's subscribers."""
+    """Send a probe's events to the parent, and not to the copies of the parent's subscribers.
+
+    The subscribers that replace values still get them.
+    """
     relayed, engine = probe._relayed, probe._engine
     overriding = [
         observer
@@ -329,7 +340,7 @@ def _divert(probe: Probe, send: Callable[[Any], None]) -> None:
 
 
 def _nowhere(event: Any) -> None:
-    """Takes events that cannot be sent."""
+    """Discard an event that cannot be sent."""
 
 
 at_fork(
@@ -339,12 +350,15 @@ at_fork(
 
 _MAKE_PROBES = "voirkit.probes.processes:make_probes"
 
-# in the process that starts another
+# in the process that starts another one
 
 
 def offered() -> list[tuple[Any, ...]] | None:
-    """For each process to send to: its address, its token, the number of slots, and the probes;
-    None without any."""
+    """Return the data from which a process that is started makes its probes; None if there is none.
+
+    It has one entry for each process to which the new process sends events: the address, the token,
+    the number of slots, and the probes.
+    """
     offers: list[tuple[Any, ...]] = []
     probes = own_probes()
     exchange = opened() if probes else None
@@ -368,8 +382,10 @@ def offered() -> list[tuple[Any, ...]] | None:
 
 
 def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
-    """The values from which a spawned process makes an equal probe; None, and that is reported
-    once, if it cannot have it."""
+    """Return the values from which a spawned process makes an equal probe.
+
+    Return None if the spawned process is to have no such probe. An error is reported once.
+    """
     engine: Any = probe._engine
     if engine is None or probe._ended:
         return None
@@ -377,7 +393,7 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
         return None
     functions = [function for parsed in probe._parsed for function in parsed.functions]
     if any(function.is_top for function in functions):
-        # the script is run here; a process that is spawned imports it to have what it defines
+        # the script runs in this process; a spawned process only imports it for its definitions
         return None
     try:
         watched = engine.watched
@@ -396,7 +412,7 @@ def crossing(probe: Probe, key: int, complain: Any = None) -> Item | None:
 
 
 def _check_may_be_spawned(relayed: Relayed) -> None:
-    """Raises VoirkitError: a spawned process cannot have the probe."""
+    """Raise VoirkitError if a spawned process cannot have the probe."""
     if relayed.overriding:
         raise VoirkitError(
             "it replaces values, which cannot be done in processes that are spawned: nothing is"
@@ -412,7 +428,7 @@ def _check_may_be_spawned(relayed: Relayed) -> None:
 
 
 def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str, tuple[str, ...]]:
-    """Module and path by which another process finds a function."""
+    """Return the module and path by which another process finds a function."""
     from voirkit.probes.live_functions import NotDefinedYet, find_absolute
     from voirkit.probes.selector import ParsedFunction
 
@@ -439,7 +455,7 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
 
 
 def make_probes(offers: list[tuple[Any, ...]]) -> None:
-    """Make the probes of the processes that this one descends from."""
+    """Make the probes of this process's ancestors in this process."""
     from voirkit.probes.children import Relay, Uplink
 
     uplinks: dict[Any, Uplink] = {}
@@ -452,7 +468,7 @@ def make_probes(offers: list[tuple[Any, ...]]) -> None:
                 relay.engine = _engine_for(selectors, kind, relay)
             except VoirkitError as exc:
                 relay.complain(f"it cannot be seen in a process that was spawned.\n  {exc}")
-            except Exception as exc:  # modules of the program may do anything there
+            except Exception as exc:  # the import of the program's modules may raise anything
                 error = f"{type(exc).__name__}: {exc}"
                 relay.complain(f"it cannot be seen in a process that was spawned ({error}).")
             else:

@@ -1,8 +1,8 @@
-"""From a live function's code back to its syntax tree, and the names that a tree binds and uses.
+"""Finds the syntax tree of a live function's code, and the names that a tree binds and uses.
 
-Only the function's own lines are parsed. Around them stand the functions and classes that its
-qualified name names, empty but for the variables that it takes from them, so that closures,
-``super()`` and private names come out as they were.
+Only the function's own lines are parsed. Its tree is nested in the functions and classes of its
+qualified name. These are empty except for the variables that the function takes from them, so that
+closures, ``super()`` and private names compile as they did.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class NoSource(Exception):
-    """The source is not there, or is not that of the code; says why, to follow the function's
-    name."""
+    """The source is missing, or differs from the code. The message is worded to follow the
+    function's name."""
 
 
 def compile_like(tree: ast.Module, code: CodeType) -> CodeType:
-    """Compile a tree under the name and ``__future__`` imports of some code."""
+    """Compile a tree with the file name and ``__future__`` imports of a code object."""
     flags = code.co_flags & _FUTURE
     with quiet(code.co_filename):  # python showed the warnings when it compiled the program
         compiled: CodeType = compile(tree, code.co_filename, "exec", flags, dont_inherit=True)
@@ -47,39 +47,42 @@ def compile_like(tree: ast.Module, code: CodeType) -> CodeType:
 
 
 def parse_like(text: str, code: CodeType) -> ast.Module:
-    """Parse a text under the name and ``__future__`` imports of some code."""
+    """Parse a text with the file name and ``__future__`` imports of a code object."""
     flags = code.co_flags & _FUTURE | ast.PyCF_ONLY_AST
     with quiet(code.co_filename):
         tree: ast.Module = compile(text, code.co_filename, "exec", flags, dont_inherit=True)
     return tree
 
 
-# the lines of files as they were when their code was compiled, as far as that is known
+# the lines of files at the time when their code was compiled, as far as known
 _known_lines: dict[str, list[list[str]]] = {}
-VERSIONS = 4  # of a file that is edited and reloaded
-PICKLED = "<dynamic-code>"  # what cloudpickle since 3.1.3 calls the file of code that it has read
+VERSIONS = 4  # number of versions kept of a file that is edited and reloaded
+PICKLED = "<dynamic-code>"  # file name that cloudpickle since 3.1.3 gives to code it has unpickled
 
 
 def lines_of(source: bytes) -> list[str]:
-    """The lines of a source file's bytes, as the compiler reads them. Raises SyntaxError,
-    UnicodeDecodeError: it cannot be read."""
+    """Return the lines of a source file's bytes, as the compiler reads them. Raises SyntaxError or
+    UnicodeDecodeError if the bytes cannot be decoded."""
     encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     return io.TextIOWrapper(io.BytesIO(source), encoding).readlines()
 
 
 def remember_lines(filename: str, lines: list[str]) -> None:
-    """Remember the lines of a file that code was compiled from: it may be edited while the program
-    runs."""
+    """Remember the lines of a file from which code was compiled: the file may be edited while the
+    program runs."""
     versions = _known_lines.setdefault(filename, [])
     older = [version for version in versions if version != lines]
     versions[:] = [lines, *older][:VERSIONS]
 
 
 def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The lines that some code may have been compiled from; its globals may know how to find the
-    source. Raises NoSource: there are none."""
+    """Yield the lines from which a code object may have been compiled.
+
+    ``names`` are its globals, which may know how to find the source. Raises NoSource if there are
+    no lines.
+    """
     versions = list(_known_lines.get(code.co_filename, ()))
-    if code.co_filename == PICKLED:  # of any file that is known: what its lines compile to decides
+    if code.co_filename == PICKLED:  # may be any known file; the caller compiles and compares
         versions = [lines for of_file in _known_lines.values() for lines in of_file]
     yield from versions
     lines = linecache.getlines(code.co_filename, dict(names))
@@ -92,8 +95,11 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
 def trees_in(
     lines: list[str], code: CodeType, qualname: str, names: Mapping[str, Any]
 ) -> Iterator[tuple[ast.Module, FunctionNode]]:
-    """A module to compile, and the function in it; the next if the first does not compile to the
-    same. ``qualname``: its qualified name, for python 3.10, whose code does not tell."""
+    """Yield a module to compile, and the function in it.
+
+    Further pairs follow, to try if the first does not compile to the same code. ``qualname`` is the
+    qualified name, for python 3.10, whose code objects do not have it.
+    """
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
         found_alone = _function_alone(code, lines, qualname)
@@ -102,7 +108,7 @@ def trees_in(
             imports = _imports(function, names)
             module.body[:0] = imports
             yield module, function
-            # a script's statements are compiled in parts, of which its imports may be another
+            # a script is compiled in parts, and its imports may be in another part
             without_imports = _function_alone(code, lines, qualname) if imports else None
             if without_imports is not None:
                 yield without_imports
@@ -110,8 +116,10 @@ def trees_in(
 
 
 def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
-    """Imports at the top: since 3.11 a call of ``module.f()`` compiles otherwise if ``module`` is
-    imported there."""
+    """Return the imports to put at the top of the module.
+
+    Since python 3.11 a call of ``module.f()`` compiles differently if ``module`` is imported there.
+    """
     home = names.get("__name__")
     imported = [
         name
@@ -125,7 +133,7 @@ def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
 
 
 def _owners_of_called_attributes(node: ast.AST) -> set[str]:
-    """The names ``x`` of all ``x.f()``."""
+    """Return the names ``x`` of all calls ``x.f()``."""
     functions = [inner.func for inner in ast.walk(node) if isinstance(inner, ast.Call)]
     owners = [function.value for function in functions if isinstance(function, ast.Attribute)]
     return {owner.id for owner in owners if isinstance(owner, ast.Name)}
@@ -152,7 +160,7 @@ PYTEST = (
 
 
 def why_other(code: CodeType) -> str:
-    """Why some code is not what its source says, to follow the function's name."""
+    """Return the reason why code differs from its source, worded to follow the function's name."""
     names = (*code.co_varnames, *code.co_names)
     return PYTEST if any(name.startswith("@py") for name in names) else CHANGED
 
@@ -160,8 +168,8 @@ def why_other(code: CodeType) -> str:
 def _function_alone(
     code: CodeType, lines: list[str], qualname: str
 ) -> tuple[ast.Module, FunctionNode] | None:
-    """A module that holds only the function, nested in empty outer definitions, and its node; None
-    if the lines do not define that function."""
+    """Return a module that holds only the function, nested in empty outer definitions, and the
+    function's node; None if the lines do not define the function."""
     node = _parse_definition(code, lines)
     if node is None:
         return None
@@ -179,7 +187,7 @@ def _function_alone(
 def _parse_definition(
     code: CodeType, lines: list[str]
 ) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    """The definition in the lines of a function; None if there is another thing, or more."""
+    """Return the definition in the lines of a function; None if they hold anything else or more."""
     start = code.co_firstlineno - 1
     if start >= len(lines):
         return None
@@ -202,8 +210,8 @@ def _parse_definition(
 
 
 def _end_of_block(lines: list[str], end: int, indent: str) -> int:
-    """The number of the last line from there on that is indented deeper; ``end`` if the first is
-    not."""
+    """Return the end of a block: ``end``, extended by the lines that follow it and are indented
+    deeper."""
     for number in range(end, len(lines)):
         line = lines[number]
         if not line.strip() or line.lstrip().startswith("#"):
@@ -216,7 +224,7 @@ def _end_of_block(lines: list[str], end: int, indent: str) -> int:
 
 
 def _definitions_around(qualname: str) -> list[tuple[str, str]]:
-    """The definitions around a function, the outermost first: ``("class" or "def", name)``."""
+    """Return the definitions around a function, outermost first: ``("class" or "def", name)``."""
     parts = qualname.split(".")
     definitions = []
     for name, following in pairwise(parts):
@@ -226,7 +234,8 @@ def _definitions_around(qualname: str) -> list[tuple[str, str]]:
 
 
 def _wrap(node: ast.stmt, outer_definitions: list[tuple[str, str]], free: list[str]) -> ast.stmt:
-    """The definition in empty ones, the innermost function of which has the free variables."""
+    """Return the definition nested in empty definitions. The innermost function around it has the
+    free variables."""
     statement = node
     for kind, name in reversed(outer_definitions):
         outer: Any = ast.parse(f"{kind} x{'()' if kind == 'def' else ''}: pass").body[0]
@@ -255,13 +264,16 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
         ]
         for function in functions:
             yield part_of(tree, [statement]), function
-            # where the rest counts, such as where `super` is also a name of the module's
+            # needed if the rest matters, for instance if `super` is also a name in the module
             yield tree, function
             yield ast.Module([statement], []), function
 
 
 def copy_tree(node: Any) -> Any:
-    """A copy of a tree, however deep: ``copy.deepcopy`` takes seven calls a level."""
+    """Return a copy of a tree of any depth.
+
+    ``copy.deepcopy`` would need seven nested calls per level.
+    """
     root: Any = ast.AST.__new__(type(node))
     stack = [(node, root)]
     while stack:
@@ -280,15 +292,19 @@ def copy_tree(node: Any) -> Any:
 
 
 def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
-    """A module with some of its statements, in which the functions compile as in the whole. The
-    rest of a module may be too deep for python to compile it from a tree: it takes three calls a
-    level."""
+    """Return a module with some of its statements, whose functions compile as in the whole module.
+
+    The other statements may be nested too deep for python to compile them from a tree: this takes
+    three nested calls per level.
+    """
     return ast.Module([*_imported(tree), *statements], [])
 
 
 def _imported(tree: ast.Module) -> list[ast.stmt]:
-    """All imports of the module itself: ``module.f()`` compiles otherwise since 3.11 if ``module``
-    is imported there."""
+    """Return all imports of the module's top level.
+
+    Since python 3.11 ``module.f()`` compiles differently if ``module`` is imported there.
+    """
     imports: list[ast.stmt] = []
     stack: list[ast.AST] = [tree]
     while stack:
@@ -299,7 +315,7 @@ def _imported(tree: ast.Module) -> list[ast.stmt]:
             continue
         elif isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
             stack += ast.iter_child_nodes(node)
-    # without those from __future__, whose flags the compiler is given
+    # without imports from __future__, whose flags are passed to the compiler
     return [node for node in imports if getattr(node, "module", None) != "__future__"]
 
 
@@ -308,7 +324,7 @@ def _names_are_listed(node: ast.Import | ast.ImportFrom) -> bool:
 
 
 def is_code_of(code: CodeType, node: FunctionNode) -> bool:
-    """True if some code is that of a definition."""
+    """True if a code object is that of a definition."""
     if code.co_firstlineno != first_line(node):
         return False
     if isinstance(node, ast.Lambda):
@@ -319,7 +335,7 @@ def is_code_of(code: CodeType, node: FunctionNode) -> bool:
 def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
     places = []
     if hasattr(code, "co_positions"):
-        # What stands at column 0 and is 0 wide is the compiler's own.
+        # An instruction at column 0 with a width of 0 is the compiler's own.
         places = [
             place for place in code.co_positions() if None not in place and place[2:] != (0, 0)
         ]
@@ -330,17 +346,17 @@ def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
         for inner in ast.walk(node)
         if isinstance(inner, ast.Lambda) and all(_is_within(place, inner.body) for place in places)
     ]
-    return around[-1:] == [node]  # the innermost
+    return around[-1:] == [node]  # the innermost lambda
 
 
 def _has_names_of(node: ast.Lambda, code: CodeType) -> bool:
-    """True if some code has the parameters of a lambda, and no name that the lambda has not."""
+    """True if a code object has the parameters of a lambda, and no name that the lambda lacks."""
     parameters = tuple(argument.arg for argument in variables_passed(node.args))
     if parameters != code.co_varnames[: len(parameters)]:
         return False
     attributes = {inner.attr for inner in ast.walk(node.body) if isinstance(inner, ast.Attribute)}
     in_source = names_in(node.body) | attributes
-    # private ones are mangled
+    # private names are mangled
     return all(name in in_source or "__" in name for name in (*code.co_names, *code.co_freevars))
 
 
@@ -351,13 +367,14 @@ def _is_within(place: tuple[Any, ...], node: ast.expr) -> bool:
 
 
 def first_line(node: ast.AST) -> int:
-    """Where the code of a definition begins: at its first decorator."""
+    """Return the line in which the code of a definition begins: the line of its first decorator, if
+    it has any."""
     decorators = getattr(node, "decorator_list", None)
     return decorators[0].lineno if decorators else getattr(node, "lineno", 0)
 
 
 def last_line(code: CodeType) -> int:
-    """The last line that the code, or code in it, has."""
+    """Return the last line of a code object and the code objects inside it."""
     if hasattr(code, "co_positions"):
         lines = [end_line for _, end_line, _, _ in code.co_positions() if end_line is not None]
     else:
@@ -367,8 +384,8 @@ def last_line(code: CodeType) -> int:
 
 
 def sets(code: CodeType, name: str) -> bool:
-    """True if code, or code in it, gives a variable of its own another value, or deletes it."""
-    import dis  # only who asks this needs it
+    """True if a code object, or a closure inside it, sets or deletes the variable ``name``."""
+    import dis  # imported here, since no other function needs it
 
     closures = [
         closure
@@ -394,12 +411,12 @@ def sets(code: CodeType, name: str) -> bool:
 
 
 def inner_codes(code: CodeType) -> list[CodeType]:
-    """The code of functions, classes, comprehensions directly in some code."""
+    """Return the code objects directly in another: of functions, classes and comprehensions."""
     return [c for c in code.co_consts if isinstance(c, CodeType)]
 
 
 def all_codes(code: CodeType) -> Iterator[CodeType]:
-    """Some code, and all in it."""
+    """Yield a code object and all code objects inside it."""
     yield code
     for inner in inner_codes(code):
         yield from all_codes(inner)
@@ -411,14 +428,14 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def arguments(args: ast.arguments) -> list[ast.arg]:
-    """All parameters, in the order of the signature."""
+    """Return all parameters, in the order of the signature."""
     every = [*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg]
     return [argument for argument in every if argument is not None]
 
 
 def variables_passed(args: ast.arguments) -> list[ast.arg]:
-    """All parameters, in the order in which code has them as variables: those of ``*args`` and
-    ``**kwargs`` last."""
+    """Return all parameters, in the order of the variables in a code object: ``*args`` and
+    ``**kwargs`` come last."""
     starred = [args.vararg, args.kwarg]
     return [
         *args.posonlyargs,
@@ -429,13 +446,15 @@ def variables_passed(args: ast.arguments) -> list[ast.arg]:
 
 
 def body_of(node: FunctionNode | ast.ClassDef) -> list[Any]:
-    """The statements of a function or class, or a lambda's expression."""
+    """Return the statements of a function or class, or a lambda's expression."""
     return [node.body] if isinstance(node, ast.Lambda) else node.body
 
 
 def outer_fields(node: ast.AST) -> list[tuple[ast.AST, str]]:
-    """The fields of a nested definition whose expressions the scope around it evaluates, as
-    (node, field): decorators, defaults, bases ..."""
+    """Return the fields of a nested definition whose expressions the enclosing scope evaluates.
+
+    They are (node, field) pairs: decorators, defaults, bases ...
+    """
     fields: list[tuple[ast.AST, str]] = [
         (node, "decorator_list"),
         (node, "bases"),
@@ -450,7 +469,7 @@ def outer_fields(node: ast.AST) -> list[tuple[ast.AST, str]]:
 
 
 def outer_expressions(node: ast.AST) -> list[ast.AST]:
-    """Those expressions, in the order in which they are evaluated."""
+    """Return the expressions of ``outer_fields``, in the order in which they are evaluated."""
     expressions: list[ast.AST | None] = []
     for owner, field in outer_fields(node):
         value = getattr(owner, field)
@@ -459,8 +478,8 @@ def outer_expressions(node: ast.AST) -> list[ast.AST]:
 
 
 def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
-    """All nodes in a function's or expression's own scope, nested scopes left out (``also`` the
-    node itself)."""
+    """Yield all nodes in a function's or expression's own scope, without nested scopes. With
+    ``also``, yield the node itself too."""
     stack = [node] if also else list(ast.iter_child_nodes(node))
     while stack:
         inner = stack.pop()
@@ -472,19 +491,19 @@ def inside(node: ast.AST, also: bool = False) -> Iterable[ast.AST]:
 
 
 def names_in(node: ast.AST) -> set[str]:
-    """All names that a tree reads, sets or deletes."""
+    """Return all names that a tree reads, sets or deletes."""
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 def stored_names(nodes: Iterable[ast.AST]) -> list[str]:
-    """The names that some nodes set."""
+    """Return the names that the nodes set."""
     return [
         node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     ]
 
 
 def bound_in(node: FunctionNode) -> set[str]:
-    """The names that a function's own statements bind."""
+    """Return the names that a function's parameters and own statements bind."""
     names = {argument.arg for argument in arguments(node.args)}
     stack: list[tuple[ast.AST, bool]] = [(child, False) for child in body_of(node)]
     while stack:
@@ -501,7 +520,7 @@ def bound_in(node: FunctionNode) -> set[str]:
 
 
 def _bound_by(node: ast.AST) -> list[str]:
-    """The names that one node binds, without those in it."""
+    """Return the names that a node itself binds, without the nodes inside it."""
     if isinstance(node, ast.NamedExpr):
         return [node.target.id]
     if isinstance(node, ast.Name):
@@ -517,8 +536,10 @@ def _bound_by(node: ast.AST) -> list[str]:
 
 
 def used_in(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str]:
-    """The names that a function's statements use, but for what scopes inside it (functions,
-    classes, comprehensions) bind for themselves. ``hidden``: names that have another meaning there.
+    """Yield the names that a function's statements use.
+
+    Names that an inner scope (function, class, comprehension) binds for itself are left out there.
+    ``hidden`` has the names that inner scopes around this node bind.
     """
     if isinstance(node, ast.Name):
         if node.id not in hidden:
@@ -541,7 +562,7 @@ def used_in(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[str
 
 
 def bound(*targets: ast.expr) -> list[str]:
-    """The names that targets bind, in order."""
+    """Return the names that targets bind, in order."""
     names: list[str] = []
     for target in targets:
         if isinstance(target, ast.Name):
@@ -550,11 +571,11 @@ def bound(*targets: ast.expr) -> list[str]:
             names += bound(*target.elts)
         elif isinstance(target, ast.Starred):
             names += bound(target.value)
-    return list(dict.fromkeys(names))  # v, v = 1, 2 sets v once, as far as can be told afterwards
+    return list(dict.fromkeys(names))  # v, v = 1, 2 sets v once, as far as can be seen afterwards
 
 
 def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
-    """The names, attributes and items that targets set, in the order in which that is done."""
+    """Yield the names, attributes and items that targets set, in the order of setting."""
     for target in targets:
         if isinstance(target, ast.Tuple | ast.List):
             yield from leaves(*target.elts)
@@ -565,7 +586,7 @@ def leaves(*targets: ast.expr) -> Iterator[ast.expr]:
 
 
 def dotted(node: ast.AST) -> str:
-    """The text of ``a.b.c``; ``""`` for any other expression."""
+    """Return the text of ``a.b.c``; ``""`` for any other expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -574,7 +595,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def mangled(name: str, code: CodeType) -> str:
-    """``_K__x`` for ``__x`` in the code of a class's method."""
+    """Return ``_K__x`` for ``__x`` in the code of a method of class ``K``, others unchanged."""
     if not name.startswith("__") or name.endswith("__"):
         return name
     for other in (*code.co_varnames, *code.co_cellvars, *code.co_freevars, *code.co_names):
@@ -584,7 +605,7 @@ def mangled(name: str, code: CodeType) -> str:
 
 
 def pattern_names(pattern: ast.AST) -> list[str]:
-    """The names that a pattern of a ``case`` binds."""
+    """Return the names that a pattern of a ``case`` binds."""
     names: list[Any] = []
     for child in ast.iter_child_nodes(pattern):
         names += pattern_names(child)
@@ -593,7 +614,7 @@ def pattern_names(pattern: ast.AST) -> list[str]:
 
 
 def deleted_in(node: ast.AST) -> frozenset[str]:
-    """Names that may be unbound again, in the function or in one inside it."""
+    """Return the names that may become unbound, in the function or in one inside it."""
     names = set()
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Del):
@@ -604,8 +625,11 @@ def deleted_in(node: ast.AST) -> frozenset[str]:
 
 
 def as_function(statements: list[ast.stmt]) -> ast.FunctionDef:
-    """A function with these statements for its body, to be inspected or tapped in the
-    module's stead."""
+    """Return a function with the statements as its body.
+
+    It stands for the top level of a module, which can then be inspected or get taps like a
+    function.
+    """
     no_arguments = ast.arguments(
         posonlyargs=[], args=[], vararg=None, kwonlyargs=[], kw_defaults=[], kwarg=None, defaults=[]
     )
@@ -618,12 +642,12 @@ def as_function(statements: list[ast.stmt]) -> ast.FunctionDef:
 
 
 def is_top(node: ast.AST) -> bool:
-    """True if a function only stands for a module."""
+    """True if a function stands for the top level of a module."""
     return isinstance(node, ast.FunctionDef) and node.name == TOP
 
 
 def is_future(statement: ast.stmt) -> bool:
-    """True if it is an import from ``__future__``."""
+    """True if a statement is an import from ``__future__``."""
     return (
         isinstance(statement, ast.ImportFrom)
         and statement.module == "__future__"

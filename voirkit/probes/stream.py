@@ -1,7 +1,7 @@
-"""Probes as users hold them: giving streams with a selector, checked early, switched on and off.
+"""The class ``Probe``, a stream of events of selectors, and the functions that make a probe.
 
-A probe may be made before the function that it names exists; it is put on the function when that is
-defined.
+A probe is checked before the run, and can be switched on and off. It may be made before the
+function in its selector exists; then it watches the function as soon as the program defines it.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 
 
 class Probe(Stream):
-    """A stream of what the variables that selectors name are set to, in the functions that they
-    name.
+    """A stream of the values that the program assigns to the variables named by selectors.
 
-    Each event is a dictionary from the captured names to values. Make one with ``ov.probe``,
+    Each event is a dictionary from the captured names to values. Make a probe with ``ov.probe``,
     ``probing`` or ``global_probe``.
 
     Args:
-        selectors: One or more, such as ``"f > x"`` or ``"//train_epoch > loss"``.
-        raw: Whether events hold ptera's ``Capture`` objects, which know the variable's name,
+        selectors: One or more selectors, such as ``"f > x"`` or ``"//train_epoch > loss"``.
+        raw: Whether events hold ``Capture`` objects (as in ptera), which know the variable's name,
             instead of values.
         probe_type: ``"immediate"`` (an event whenever the focus variable is set), ``"total"`` (one
-            at the end of the outer call), or None: immediate if the selector has a focus.
-        env: What plain names in the selectors stand for; by default what is in scope where the
-            probe is made.
-        overridable: Whether ``override`` and ``koverride`` may replace what the focus variable is
-            set to.
+            event at the end of the outermost call), or None: immediate if the selector has a focus,
+            otherwise total.
+        env: The values of plain names in the selectors. By default these are the names in scope
+            where the probe is made.
+        overridable: Whether ``override`` and ``koverride`` may replace the value that the focus
+            variable is set to.
 
     Attributes:
         selectors: The selectors.
         made_at: ``file:line`` where the probe was made.
-        site: ``file:line`` of the function it watches, or None if that is not known.
-        events: How often it fired, while somebody listened, in all processes.
-        dropped: How many events of other processes were lost because they came faster than they
-            could be taken.
+        site: ``file:line`` of the watched function, or None if unknown.
+        events: The number of events in all processes while the probe had a subscriber.
+        dropped: The number of events from other processes that were lost because they arrived
+            faster than this process could read them.
 
     Raises:
         TypeError: No selector, or an unknown ``probe_type``.
-        SelectorError: A selector cannot be read.
+        SelectorError: A selector cannot be parsed.
     """
 
     def __init__(
@@ -101,28 +101,30 @@ class Probe(Stream):
 
     @property
     def events(self) -> int:
-        """The number of events, while somebody listened, in this process and its children."""
+        """The number of events in this process and its children while the probe had a
+        subscriber."""
         engine = self._root._engine
         return 0 if engine is None else int(engine.events) + self._root._relayed.events
 
     @property
     def dropped(self) -> int:
-        """The number of events of child processes that were lost because they came faster than they
-        could be taken."""
+        """The number of events from child processes that were lost because they arrived faster than
+        this process could read them."""
         return processes.dropped(self._root)
 
     @property
     def overrides(self) -> bool:
-        """True if something replaces the value that the focus variable is set to."""
+        """True if a subscriber replaces the value that the focus variable is set to."""
         return bool(self._root._relayed.overriding)
 
     # checking
 
     def check(self, program: Program) -> None:
-        """Make sure, without running anything, that all that the selectors name exists.
+        """Check that every function, variable and loop in the selectors exists, without running the
+        program.
 
         Raises:
-            SelectorError: There is no such function, variable or loop.
+            SelectorError: A function, variable or loop does not exist.
         """
         script = None
         if program.source is not None and program.path is not None:
@@ -151,10 +153,11 @@ class Probe(Stream):
     # on and off
 
     def activate(self) -> None:
-        """Start watching; what is not defined yet, as soon as it is.
+        """Start to watch the functions; those that are not defined yet, as soon as they are.
 
         Raises:
             SelectorError: A function cannot be watched.
+            RuntimeError: The probe was activated before.
         """
         if self._root is not self:
             self._root.activate()
@@ -176,10 +179,11 @@ class Probe(Stream):
         processes.add_probe(self, self._scope)
         self._engine = engine
         self._scope = {}  # a scope keeps the program's objects alive
-        engine.listen(*self._emitter())  # somebody may have subscribed meanwhile
+        engine.listen(*self._emitter())  # the subscribers may have changed meanwhile
 
     def deactivate(self) -> None:
-        """Stop watching and end the stream, so that reductions come out."""
+        """Stop watching and end the stream, so that reductions (such as a sum) emit their
+        result."""
         if self._root is not self:
             self._root.deactivate()
             return
@@ -200,11 +204,13 @@ class Probe(Stream):
 
     def __exit__(self, exc_type: Any = None, exc: Any = None, tb: Any = None) -> None:
         if exc is not None and self._root is self:
-            self._relayed.is_forgiven = True  # that exception is on its way
+            # ``exc`` already propagates: the end of the probe must raise no other exception
+            self._relayed.is_forgiven = True
         super().__exit__(exc_type, exc, tb)
 
     def end(self) -> None:
-        """End the stream with the run: there is nothing left to stop."""
+        """End the stream at the end of the run; ``StopProgram`` is ignored, since the program has
+        ended."""
         try:
             self._end()
         except StopProgram:
@@ -221,7 +227,7 @@ class Probe(Stream):
     def _changed(self) -> None:
         super()._changed()
         engine = getattr(self, "_engine", None)
-        # a forked child's events are the parent's, whoever subscribes here
+        # a forked child sends its events to the parent, even if it has subscribers of its own
         if engine is not None and self._relayed.emit is None:
             engine.listen(*self._emitter())
             if self._relayed.is_missed and self._observers:
@@ -234,8 +240,12 @@ class Probe(Stream):
                 self._complain(VoirkitError(problem, next=next))
 
     def _emitter(self) -> tuple[Callable[[Any], None] | None, Any]:
-        """The function that takes events: the only subscriber itself, the whole stream, or none;
-        and those that take begin and end."""
+        """Return the function that receives events, and the functions for the begin and the end of
+        pairs.
+
+        A single fast subscriber receives events directly, and only it may have functions for pairs.
+        Otherwise the stream receives the events; None without subscribers.
+        """
         observers = self._observers
         if not observers:
             return None, None
@@ -244,7 +254,8 @@ class Probe(Stream):
         return self._hand_on, None
 
     def _failed(self, exc: BaseException) -> None:
-        """The only subscriber raised something, or any of them on purpose."""
+        """Handle an exception of a subscriber: raise it again if it is meant for the program.
+        Otherwise switch the subscriber off, if it is the only one."""
         if isinstance(exc, OnPurpose):
             raise_on_purpose(exc)
         if isinstance(exc, BdbQuit) or streams.is_meant(exc):
@@ -253,7 +264,8 @@ class Probe(Stream):
             self._switch_off(self._observers[0], exc)
 
     def _complain(self, exc: Exception) -> None:
-        """A condition raised something, or an event cannot be made: reported once."""
+        """Report, once per text, that a selector's condition raised an exception or that an event
+        could not be made."""
         if streams.is_meant(exc):
             streams.reraise(exc)
         text = str(exc) if isinstance(exc, VoirkitError) else describe(exc)
@@ -267,20 +279,19 @@ class Probe(Stream):
         """Replace the value that the focus variable is set to.
 
         Args:
-            setter: Called with each element of this stream, its result is the value; or the value
-                itself.
+            setter: The new value, or a function from an element of this stream to the new value.
         """
         new_value: Callable[[Any], Any] = setter if callable(setter) else lambda _: setter
         return self._subscribe_override(lambda element: self._replace(new_value(element)))
 
     def koverride(self, setter: Callable[..., Any]) -> Any:
-        """Replace the value that the focus variable is set to; the setter gets the captured values
-        as keyword arguments."""
+        """Replace the value that the focus variable is set to with the result of ``setter``, which
+        is called with the captured values as keyword arguments."""
         return self._subscribe_override(lambda element: self._replace(setter(**element)))
 
     def _subscribe_override(self, function: Callable[[Any], None]) -> Any:
         subscription = self.subscribe(function)
-        # a subscriber that replaces values does so in forked children too
+        # forked children call the subscribers that replace values too
         self._root._relayed.overriding += self._root._observers[-1:]
         return subscription
 
@@ -299,7 +310,7 @@ def probing(
     env: Mapping[str, Any] | None = None,
     overridable: bool = False,
 ) -> Probe:
-    """A probe to use in a ``with`` statement.
+    """Return a probe for a ``with`` statement.
 
     >>> def f(x):
     ...     a = x * x
@@ -332,7 +343,7 @@ def global_probe(
     probe_type: str | None = None,
     env: Mapping[str, Any] | None = None,
 ) -> Probe:
-    """A probe that is active from now until ``deactivate()`` or the end of the process.
+    """Return a probe that is active from now until ``deactivate()`` or the end of the process.
 
     Arguments, attributes and errors are those of ``Probe``.
     """
@@ -359,12 +370,12 @@ def _end_global_probes() -> None:
 
 
 def refstring(function: Any) -> str:
-    """The absolute reference of a function, to use in selectors: ``/module/Class/method``, ``//f``
-    for one of the script.
+    """Return the absolute reference of a function for use in selectors: ``/module/Class/method``,
+    or ``//f`` for a function of the script.
 
     Raises:
-        TypeError: It is not a function.
-        SelectorError: It cannot be found under its own name again.
+        TypeError: ``function`` has no Python code.
+        SelectorError: The reference does not lead to a function.
     """
     from types import FunctionType
 

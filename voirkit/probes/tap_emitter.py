@@ -1,9 +1,9 @@
-"""The places in a function where something happens (sites), who wants a call there (listeners), and
-the syntax tree of such a call.
+"""Sites (places in a function that can be probed), taps (calls inserted there), and the syntax tree
+of a tap.
 
-The tree calls a marker, a constant string that ``weave.py`` replaces by the tap in the compiled
-code. A tap never raises unless a subscriber means to, so that the program cannot tell. Each new
-node stands where its neighbour stands.
+In the tree the called function is a marker: a constant string that ``weave.py`` replaces by the
+function in the compiled code. A tap raises only what a subscriber raises on purpose, so the program
+does not notice it. Each new node has the line and column of a neighbouring node of the program.
 """
 
 from __future__ import annotations
@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 
 class Site:
-    """A place in a function where something happens.
+    """A place in a function that can be probed, such as the assignment of a variable.
 
     Attributes:
-        kind: ``set`` (a variable), ``declared`` (``x: int``; nothing happens), ``read`` (a name
-            from outside, at entry), ``attribute``, ``each`` (a comprehension's variable gets its
-            next value), ``unset``, ``enter``, ``exit``, ``value``, ``error``, ``yield``,
-            ``receive``, ``loop``, ``endloop``.
+        kind: ``set`` (a variable is assigned), ``declared`` (``x: int`` without a value), ``read``
+            (a global or closure variable, read at entry), ``attribute`` (an attribute is assigned),
+            ``each`` (a comprehension's variable gets its next value), ``unset`` (a variable is
+            deleted), ``enter``, ``exit``, ``value`` (the return value), ``error``, ``yield``,
+            ``receive``, ``loop`` (an iteration begins), ``endloop`` (an iteration ends).
         name: The variable, or the hash variable such as ``#loop_i``.
-        tags: Names of the tags that the assignment has.
-        is_expression: The tap is called with the value, and returns it.
-        loops: Names of the loops around it.
-        inner: Variables of the comprehensions around it.
+        tags: Names of the tags in the assignment's annotation.
+        is_expression: True if the tap wraps an expression: it is called with the value and returns
+            it.
+        loops: Names of the loops around the site.
+        inner: Variables of the comprehensions around the site that can be probed.
     """
 
     __slots__ = ("inner", "is_deep", "is_expression", "kind", "loops", "name", "tags", "unset")
@@ -49,46 +51,47 @@ class Site:
         self.name = name
         self.tags = tags
         self.is_expression = is_expression
-        # names that count as not set yet, whatever their variables hold
+        # variables that the event must leave out, even if they hold a value from before
         self.unset = frozenset(unset)
-        # it is in a comprehension, before python 3.12 code of its own, where the function's
-        # variables cannot be named
+        # True inside a comprehension: before Python 3.12 it is a code object of its own, in which
+        # the function's variables cannot be named
         self.is_deep = False
         self.loops = self.inner = frozenset[str]()
 
     @property
     def has_value(self) -> bool:
-        """True if the tap is called with a value first."""
+        """True if the first argument of the tap is the value at the site."""
         return self.is_expression or self.kind in ("set", "read", "each")
 
 
-# kinds of sites at which a tap may replace the value
+# Kinds of sites at which a tap may replace the value.
 REPLACEABLE = frozenset({"set", "value", "yield", "receive", "attribute"})
 
 
 class Unobservable(Exception):
-    """A selector asks for what cannot be seen in this function; says what, to follow the function's
-    name."""
+    """Raised if a selector names something that cannot be observed in a function; the message
+    continues a sentence that begins with the function's name."""
 
 
 class Tap(Protocol):
-    """A call that a listener wants at a site."""
+    """A call that a listener inserts at a site."""
 
-    reads: tuple[str, ...]  # names of the variables that it is to be called with
-    replaces: bool  # whether what it returns is to be the variable's value
+    reads: tuple[str, ...]  # names of the variables that are the call's arguments
+    replaces: bool  # True if the variable is assigned the call's result
 
     def bind(self, reads: Sequence[str]) -> Callable[..., Any]:
-        """The function to call with those of the variables that are bound (after the value, if the
-        site has one)."""
+        """Return the function to call with the variables ``reads``, those of ``self.reads`` that
+        are bound. If the site has a value, it comes before them."""
         ...
 
     def bind_to_frame(self) -> Callable[..., Any]:
-        """The function to call without the variables; it looks for them in the calling frame."""
+        """Return a function to call without the variables; it reads them from its caller's
+        frame."""
         ...
 
 
 class FixedTap:
-    """A tap that reads no variables: one function (``Tap``)."""
+    """A ``Tap`` that reads no variables and always calls the same function."""
 
     reads: tuple[str, ...] = ()
 
@@ -102,36 +105,37 @@ class FixedTap:
 
 
 class Listener(Protocol):
-    """One who wants taps in a function."""
+    """An object that has taps inserted into a function, for one probe."""
 
-    overridable: bool  # whether its taps may replace values
-    is_awake: bool  # whether it wants them now; they can wait until somebody listens
-    names: Sequence[str]  # the variables that it is about
-    captured: Sequence[str]  # all that it captures by name
-    foci: Sequence[str]  # those whose setting makes an event; ``""`` for any variable
-    is_total: bool  # whether its event comes at the end of a call of this function
+    overridable: bool  # True if its taps may replace values
+    is_awake: bool  # True if its taps are needed now: the probe has a subscriber
+    names: Sequence[str]  # the plain variables that the selector names in the function
+    captured: Sequence[str]  # all variables, hash variables too, that it captures by name
+    foci: Sequence[str]  # variables whose assignment makes an event; ``""`` for any variable
+    is_total: bool  # True if its event comes at the end of a call of this function
 
     def taps(self, site: Site) -> Sequence[Tap]:
-        """The calls that it wants at a site, in order."""
+        """Return the listener's taps at a site, in order."""
         ...
 
 
 MARK = "\0voirkit "
-# so many names that may be unbound have a call for each case, 2**n calls; for more the tap looks
-# into the frame
+# Up to this number n of variables that may be unbound, the code has one call for each combination,
+# 2**n calls; beyond it the tap reads the frame.
 MOST_LADDER_NAMES = 3
-# What shows a function the dictionary of its variables, which before python 3.13 is made again by
-# whoever looks at it.
+# Names by which a function sees the dictionary of its variables. Before Python 3.13 that dictionary
+# is updated whenever a tap reads the frame, which such a function would notice.
 SEE_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec", "f_locals"})
 
 
 class TapEmitter:
-    """Makes the calls of some listeners' taps.
+    """Builds the syntax trees of the tap calls in one function.
 
     Args:
-        node: The function that they will stand in.
-        listeners: Who wants taps; those that replace values come first.
-        table: Gets each marker's function.
+        node: The function into which the calls will be inserted.
+        listeners: The listeners whose taps are called, in any order. Taps of those that may replace
+            values are called first.
+        table: Filled with the object of each marker.
     """
 
     def __init__(
@@ -140,23 +144,24 @@ class TapEmitter:
         self.node, self.table = node, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
         self.parameters = variables_passed(node.args)  # the function's
-        self.deleted = deleted_in(node)  # names that may be unbound again
-        # names that are always bound
+        self.deleted = deleted_in(node)  # variables that the function deletes
+        # variables that are always bound
         self.sure = frozenset(each.arg for each in self.parameters) - self.deleted
-        self.loops: list[str] = []  # names of the loops around the statement that is being made
-        self.deep = 0  # how many comprehensions are around it
-        # names that only comprehensions of the function bind, and the line of the first
+        self.loops: list[str] = []  # variables of the loops around the current statement
+        self.deep = 0  # number of comprehensions around the current expression
+        # variables that only comprehensions of the function bind, and the line of the first binding
         self.each: dict[str, int] = {}
-        self.around: frozenset[str] = frozenset()  # what the comprehensions around it bind
-        # for each name of a site those variables of comprehensions that can be read at all its
-        # sites
+        # variables that the comprehensions around the current expression bind
+        self.around: frozenset[str] = frozenset()
+        # by site name: the comprehension variables that can be read at all sites of this name
         self.inner_at: dict[str, frozenset[str]] = {}
-        # for each name of a site those variables of the function that a comprehension hides at one
-        # of its sites
+        # by site name: the function's variables that a comprehension hides at one of the sites of
+        # this name
         self.hidden_at: dict[str, frozenset[str]] = {}
 
     def taps(self, site: Site) -> list[Tap]:
-        """All that the listeners want at a site."""
+        """Complete a site with its loops and comprehensions, and return the taps of all listeners
+        there."""
         inner = self.around & self.each.keys()
         site.loops = frozenset(self.loops)
         site.is_deep = bool(self.deep)
@@ -167,7 +172,7 @@ class TapEmitter:
         return [tap for listener in self.listeners for tap in listener.taps(site)]
 
     def mark(self, value: Any) -> ast.expr:
-        """An expression that stands for any object."""
+        """Return an expression whose value, in the compiled code, will be this object."""
         marker = f"{MARK}{len(self.table)}"
         self.table[marker] = value
         return standing_for(marker)
@@ -175,7 +180,13 @@ class TapEmitter:
     def statements(
         self, site: Site, value: str | None, place: ast.AST, sure: set[str] | None = None
     ) -> list[Any]:
-        """Statements that call all the taps of a site; ``value`` is the variable that has it."""
+        """Return statements that call all taps of a site.
+
+        Args:
+            value: The variable that holds the site's value; None if the site has no value.
+            place: The node whose position the statements get.
+            sure: Variables that are bound here, besides those that always are.
+        """
         calls: list[Any] = []
         sure_names = self.sure if sure is None else self.sure | sure
         for tap in self.taps(site):
@@ -187,14 +198,14 @@ class TapEmitter:
             target = value if tap.replaces and site.kind == "set" else None
             values = loads([value]) if value else []
             call = self.ladder(tap, site, values, unsure, target)
-            if site.kind == "read":  # there may be no such global
+            if site.kind == "read":  # the global variable may not exist
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
             calls.append(at_place(call, place))
         return calls
 
     def call_in_lambda(self, tap: Tap, site: Site, value: str | None, is_sure: bool) -> ast.expr:
-        """The call of a tap, as an expression; it looks for the variables itself if one of them may
-        be unbound."""
+        """Return the call of a tap as an expression. If one of its variables may be unbound
+        (``is_sure`` is False), the tap reads them from the frame."""
         names = [value] if value else []
         if is_sure:
             names += tap.reads
@@ -208,8 +219,12 @@ class TapEmitter:
     def ladder(
         self, tap: Tap, site: Site, values: list[ast.expr], unsure: list[str], target: str | None
     ) -> ast.stmt:
-        """The call of a tap, with those of the unsure names that are bound. No call stands in a
-        handler: what comes out of it would be shown as raised while a NameError was handled."""
+        """Return a statement that calls a tap with those of the variables ``unsure`` that are
+        bound.
+
+        The call is never inside an ``except`` block: a traceback would show its exception as raised
+        "during handling of" a NameError.
+        """
         if not unsure:
             return self.call(tap, values, list(tap.reads), target)
         if len(unsure) <= MOST_LADDER_NAMES:
@@ -225,7 +240,8 @@ class TapEmitter:
         unsure: list[str],
         target: str | None,
     ) -> list[ast.stmt]:
-        """Statements that leave the loop after the call with those names that are bound."""
+        """Return the body of a loop that calls the tap once, with the variables that are bound, and
+        then breaks."""
         if not unsure:
             return [self.call(tap, values, reads, target), ast.Break()]
         first, *later = unsure
@@ -237,19 +253,22 @@ class TapEmitter:
         ]
 
     def unless(self, raised: Any, *body: ast.stmt, otherwise: Sequence[ast.stmt] = ()) -> ast.stmt:
-        """Statements that may raise, and what follows if they do not."""
+        """Return a ``try`` statement: ``body``, then ``otherwise`` unless the body raises
+        ``raised``, which is ignored."""
         handler = ast.ExceptHandler(self.mark(raised), None, [ast.Pass()])
         return ast.Try(list(body), [handler], list(otherwise), [])
 
     def call(
         self, tap: Tap, values: list[ast.expr], reads: list[str], target: str | None
     ) -> ast.stmt:
-        """The call of a tap with the value, if there is one, and variables."""
+        """Return a statement that calls a tap with ``values`` (the site's value, or empty) and the
+        variables ``reads``; ``target`` is assigned the result."""
         call = ast.Call(self.mark(tap.bind(reads)), [*values, *loads(reads)], [])
         return call_statement(call, target)
 
     def wrap(self, site: Site, value: ast.expr) -> ast.expr:
-        """An expression in the calls of all the taps of a site."""
+        """Return an expression wrapped in the calls of all taps of a site: each gets the value and
+        returns it."""
         for tap in self.taps(site):
             if not self.deep and self.sure.issuperset(tap.reads):
                 function = tap.bind(tap.reads)
@@ -261,8 +280,9 @@ class TapEmitter:
         return value
 
     def frame_tap(self, tap: Tap, site: Site) -> Callable[..., Any]:
-        """A tap that looks for the variables itself: inside an expression, or where many of them
-        may be unbound. Raises Unobservable: the function would see that it does."""
+        """Return a tap's function that reads the variables from the frame: for expressions, or
+        where many variables may be unbound. Raises Unobservable if the program would notice the
+        read."""
         if sys.version_info < (3, 13) and tap.reads:
             for node in ast.walk(self.node):
                 if not isinstance(node, ast.Name | ast.Attribute):
@@ -279,7 +299,8 @@ class TapEmitter:
     def set_names(
         self, set_here: Sequence[str], place: ast.AST, tags: frozenset[str] = frozenset()
     ) -> list[ast.stmt]:
-        """The taps after a statement that sets names, in their order."""
+        """Return the tap calls to insert after a statement that assigns the variables ``set_here``,
+        in this order."""
         calls: list[ast.stmt] = []
         for index, name in enumerate(set_here):
             later = [other for other in set_here[index + 1 :] if other != name]
@@ -289,7 +310,8 @@ class TapEmitter:
         return calls
 
     def set_in_expression(self, set_here: Sequence[str]) -> list[ast.expr]:
-        """The taps of names that have been set, as expressions."""
+        """Return the tap calls for variables that an expression has just assigned, as
+        expressions."""
         calls: list[ast.expr] = []
         for index, name in enumerate(set_here):
             later = [other for other in set_here[index + 1 :] if other != name]
@@ -303,8 +325,8 @@ class TapEmitter:
         return calls
 
     def call_expression(self, tap: Tap, site: Site, sure: set[str]) -> ast.expr:
-        """The call of a tap of a variable that has been set, with those that it reads; it looks for
-        them itself if they may be unbound."""
+        """Return the call of a tap with the variable that was set and those that the tap reads. If
+        one of them may be unbound, the tap reads them from the frame."""
         if sure.issuperset(tap.reads):
             function = tap.bind(tap.reads)
             names = [site.name, *tap.reads]
@@ -315,22 +337,22 @@ class TapEmitter:
 
 
 def standing_for(marker: str) -> ast.expr:
-    """An expression with a marker that stands for any object; the compiler has no warning for it,
-    and leaves nothing of its form."""
+    """Return an expression for a marker, ``marker if True else None``. The compiler does not warn
+    about it and reduces it to the constant."""
     return ast.IfExp(ast.Constant(True), ast.Constant(marker), ast.Constant(None))
 
 
 def loads(names: Iterable[str]) -> list[ast.expr]:
-    """Expressions that give the values of variables."""
+    """Return expressions that load variables."""
     return [ast.Name(name, ast.Load()) for name in names]
 
 
-OPTIMIZED = 1  # inspect.CO_OPTIMIZED: a function's code, not a class's
+OPTIMIZED = 1  # inspect.CO_OPTIMIZED: set for the code of a function, not of a class body
 
 
 def locals_of(frame: FrameType, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Those of a function's or class's variables that are set (only some ``names``); at the top of
-    a module none."""
+    """Return the bound variables of a function's or class body's frame, with their values: only
+    those in ``names``, if given. Returns an empty dictionary for the top level of a module."""
     variables = frame.f_locals
     if variables is frame.f_globals:
         return {}
@@ -338,9 +360,9 @@ def locals_of(frame: FrameType, names: Iterable[str] | None = None) -> dict[str,
         values = dict(variables)
     else:
         values = {name: variables[name] for name in names if name in variables}
-    # Before 3.13 a function's dictionary stays with the frame and would keep the values alive;
-    # unless the program holds it too, take them out, but for what the program or a debugger has put
-    # there itself.
+    # Before Python 3.13 the dictionary ``f_locals`` of a function stays with the frame and would
+    # keep the values alive. So remove the function's variables from it, unless the program holds
+    # the dictionary too. Other keys, which the program or a debugger has added, stay.
     code = frame.f_code
     if type(variables) is dict and code.co_flags & OPTIMIZED and sys.getrefcount(variables) <= 3:
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
@@ -349,8 +371,8 @@ def locals_of(frame: FrameType, names: Iterable[str] | None = None) -> dict[str,
 
 
 def presence_test(name: str) -> Callable[[], bool]:
-    """A function that is true if a name from outside means something where it is called: an
-    expression cannot try."""
+    """Return a function that is true if a global or closure variable exists in its caller; an
+    expression cannot use ``try``."""
 
     def is_present() -> bool:
         frame = sys._getframe(1)
@@ -363,12 +385,13 @@ def presence_test(name: str) -> Callable[[], bool]:
 
 
 def call_statement(call: ast.Call, target: str | None) -> ast.stmt:
-    """A call as a statement; ``target`` takes what it returns."""
+    """Return a call as a statement; if given, ``target`` is assigned the result."""
     return ast.Expr(call) if target is None else ast.Assign([ast.Name(target, ast.Store())], call)
 
 
 def one_of(values: Sequence[ast.expr], place: int) -> ast.expr:
-    """An expression that evaluates several and then is one of them."""
+    """Return an expression that evaluates all ``values`` and has the value of the one at index
+    ``place``."""
     if len(values) == 1:
         return values[0]
     every = ast.Tuple(list(values), ast.Load())
@@ -378,7 +401,8 @@ def one_of(values: Sequence[ast.expr], place: int) -> ast.expr:
 
 
 def at_place(new: Any, old: ast.AST) -> Any:
-    """Give new nodes the place of an old one; what has a place keeps it, with all that is in it."""
+    """Give a new node, and its children, the source position of an old node. A node that has a
+    position already is left alone, with its children."""
     line = getattr(old, "lineno", 1)
     column = getattr(old, "col_offset", 0)
     end_line = getattr(old, "end_lineno", line)

@@ -1,12 +1,11 @@
-"""Taps: the functions that a woven function calls where something happens in it, and that make the
-events.
+"""Taps: the functions that probed code calls at its sites, and that make the events of a probe.
 
-For a selector inside one function a tap reads all that it needs from the variables at the site. It
-is written as a few lines of Python for its site, with a fixed number of arguments, compiled once
-for all sites of the same shape: an event costs one call, a dictionary, and the subscriber
-(``benchmarks/probes.py``). The function that takes events sits in a cell that all taps of a probe
-share (``engine.Outlet``), so that it can be changed under them. For selectors across calls, and for
-totals, taps remember (``Memory``).
+For a selector within one function, a tap reads all captured variables at the site. Its code is
+generated: a few lines of Python with a fixed number of arguments, compiled once for all sites of
+the same shape. So an event costs one call, one dictionary and the subscriber
+(``benchmarks/probes.py``). All taps of a probe share the cell that holds the function which
+receives events (``engine.Outlet``), so that it can be exchanged. Selectors that span several calls,
+and totals, keep the captures of running calls in a ``Memory``.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class Capture:
     """One capture of a raw event.
 
     Attributes:
-        element: The part of the selector that captured (ptera's ``Element``).
-        capture: Its name in the event.
-        names: The names of the variables captured.
-        values: Their values.
+        element: The part of the selector that made the capture (ptera's ``Element``).
+        capture: The name of the capture in the event.
+        names: The names of the captured variables.
+        values: The values of these variables.
     """
 
     __slots__ = ("capture", "element", "names", "values")
@@ -53,13 +52,13 @@ class Capture:
 
     @property
     def name(self) -> str:
-        """The variable's name. Raises ValueError: None or several were captured."""
+        """The name of the variable. Raises ValueError if the capture has none or several."""
         name = getattr(self.element, "name", None)
         return str(self._only(self.names, "name") if name is None else name)
 
     @property
     def value(self) -> Any:
-        """The value. Raises ValueError: None or several were captured."""
+        """The captured value. Raises ValueError if the capture has none or several."""
         return self._only(self.values, "value")
 
     def _only(self, items: list[Any], kind: str) -> Any:
@@ -73,19 +72,20 @@ class Capture:
 
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
-_LINE = sys._getframe().f_lineno  # where tracebacks say that a tap is
-TRUE = "True"  # the value, in an event, of a hash variable without a value
-VALUE = "<value>"  # the source of the value that is being set: no variable can have this name
-_PARAMETER = "value"  # of a tap's function, for that value
+_LINE = sys._getframe().f_lineno  # the line that tracebacks show for a tap
+TRUE = "True"  # the source of a hash variable that has no value: its value in events is True
+VALUE = "<value>"  # the source of the site's value; no variable can have this name
+_PARAMETER = "value"  # the parameter of a tap's function that takes the site's value
 
 
 class NeedsMemory(Exception):
-    """The selector asks for what cannot be read where the event is made: a ``Memory`` must keep
-    it."""
+    """Raised if a selector captures a value that cannot be read at the site of the event, so that a
+    ``Memory`` must keep it."""
 
 
 def may_need_memory(node: Node) -> bool:
-    """True if that is so for some function that is not there yet to be inspected."""
+    """True if a selector might need a ``Memory``; for a function that is not defined yet and cannot
+    be inspected."""
     if node.rule.total or len(node.rule.nodes) > 1:
         return True
     if len(node.elements) == 1:
@@ -104,14 +104,15 @@ def _may_be_unreadable(element: Element, loop_count: int) -> bool:
 
 
 class NodeListener:
-    """A listener for one function of a selector (``tap_emitter.Listener``), without its taps."""
+    """The base class of listeners (``tap_emitter.Listener``) for one function of a selector;
+    subclasses add the taps."""
 
     is_awake = False
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.overridable = node.rule.overridable
-        # the kinds of sites at which each part of the selector has a value
+        # by part of the selector: the kinds of sites that match it
         self.hit: dict[Element, set[str]] = {}
         self.names: Sequence[str] = plain_names(node)
         self.captured: Sequence[str] = [
@@ -123,7 +124,7 @@ class NodeListener:
         self.is_total = False
 
     def elements_at(self, site: Site) -> tuple[Element, ...]:
-        """The parts of the selector that a site gives a value to; notes them."""
+        """Return the parts of the selector that match a site, and note the site's kind for each."""
         elements = tuple(
             element
             for element in self.node.elements
@@ -135,8 +136,11 @@ class NodeListener:
 
 
 class LocalListener(NodeListener):
-    """Taps for a selector that names one function, whose captures are variables of it. Raises
-    NeedsMemory: by ``taps``: it is not such a selector."""
+    """The taps for a selector within one function, which read all captures at the site.
+
+    Raises:
+        NeedsMemory: The selector is of another kind. Raised by the constructor or by ``taps``.
+    """
 
     def __init__(self, node: Node, outlet: Outlet) -> None:
         super().__init__(node)
@@ -151,7 +155,8 @@ class LocalListener(NodeListener):
         self.always_ends = len(names) == 2 and names in always
 
     def taps(self, site: Site) -> Sequence[Tap]:
-        """One for each focus that the site sets."""
+        """Return one tap for each focus that matches the site; for pairs (``!`` and ``!!``) also
+        those that drop an open pair."""
         if site.kind == "unset":
             return ()
         elements = self.elements_at(site)
@@ -164,9 +169,9 @@ class LocalListener(NodeListener):
         ]
         if self.node.rule.wrap is None or self.always_ends:
             return taps
-        # A pair that has not ended with the call is none: another call may get a frame at the same
-        # place. (A lambda that raises does not tell that it ends, but the next one does that it
-        # begins.)
+        # Drop a pair that is still open when the call ends: the frame of another call may get the
+        # same address. (A lambda that raises has no exit tap; so open pairs are also dropped at
+        # entry.)
         if site.kind not in ("enter", "exit"):
             return taps
         open_pairs = self._open
@@ -182,8 +187,8 @@ class LocalListener(NodeListener):
         return [ending, *taps] if site.kind == "enter" else [*taps, ending]
 
     def _sources(self, site: Site, focus: Element) -> list[tuple[Element, str]]:
-        """The source of each capture of an event: the name of a variable, TRUE, or VALUE (what is
-        being set)."""
+        """Return the source of each capture of an event: the name of a variable, TRUE, or VALUE
+        (the site's own value)."""
         sources: list[tuple[Element, str]] = []
         for element in self.node.elements:
             if element is focus:
@@ -198,7 +203,7 @@ class LocalListener(NodeListener):
     def _source(self, site: Site, focus: Element, element: Element) -> str:
         name = element.name
         if focus.focus == 1 and element.focus == 2:
-            return ""  # the begin of a pair carries nothing of the end
+            return ""  # the begin event of a pair has no captures of the end
         if name is None or element.tag is not None or "." in name:
             raise NeedsMemory
         if name.startswith("#"):
@@ -221,24 +226,25 @@ class LocalListener(NodeListener):
 
 @dataclass(frozen=True)
 class TapShape:
-    """All that decides how a tap is written: taps of one shape share their code."""
+    """The properties that determine the code of a tap; taps of equal shape share one code
+    object."""
 
-    reads: int  # how many variables it is called with, after the value
-    has_value: bool
-    returns: bool  # it is called for its value
-    replaces: bool
-    step: str | None  # ``begin`` or ``end`` of a pair
+    reads: int  # number of variables among the arguments, after the value
+    has_value: bool  # the first argument is the site's value
+    returns: bool  # it returns the value
+    replaces: bool  # a subscriber may replace the value
+    step: str | None  # ``begin`` or ``end`` of a pair; None if the selector has no pairs
     always_ends: bool  # each pair that begins also ends
-    name: str | None  # of the pairs
-    raw: bool
-    items: tuple[tuple[str, str], ...]  # the event: each name and the expression of its value
-    checked: tuple[str, ...]  # the expressions whose values have conditions
-    depth: int  # frames up to the function's
-    is_deep: bool  # it may be called in a comprehension's frame
+    name: str | None  # the name of the pair in events; None without pairs
+    raw: bool  # events hold ``Capture`` objects
+    items: tuple[tuple[str, str], ...]  # of the event: name and source text of the value
+    checked: tuple[str, ...]  # source texts of the values that have conditions
+    depth: int  # number of frames from the tap's up to the probed function's
+    is_deep: bool  # its caller may be a comprehension's frame
 
 
 class LocalTap:
-    """A tap at one site (``tap_emitter.Tap``)."""
+    """The ``tap_emitter.Tap`` of a ``LocalListener`` at one site."""
 
     def __init__(
         self,
@@ -301,8 +307,8 @@ class LocalTap:
         return _tap_function(shape, names, listener.outlet)
 
     def _readable_sources(self, reads: Sequence[str]) -> list[tuple[Element, str]]:
-        """The expressions, in the tap's code, of the captures that have a value with those
-        variables."""
+        """Return the captures whose source can be read if the variables ``reads`` are bound, each
+        with its source text in the tap's code."""
         expressions = {name: f"a{number}" for number, name in enumerate(reads)}
         expressions[TRUE] = "True"
         expressions[VALUE] = _PARAMETER if self.site.has_value else "exc_info()[1]"
@@ -344,18 +350,18 @@ def _tap_code(shape: TapShape) -> CodeType:
     lines.append("    return tap\n")
     names: dict[str, Any] = {}
     tree = ast.parse("\n".join(lines))
-    # a traceback is to show one line of this file, whatever stands in it there
+    # Tracebacks show one fixed line of this file for all generated code.
     for node in ast.walk(tree):
         if "lineno" in node._attributes:
             node.lineno = node.end_lineno = _LINE  # type: ignore[attr-defined]
             node.col_offset = node.end_col_offset = -1  # type: ignore[attr-defined]
-    # this file: dynamo leaves out what is in this folder
+    # compiled under the name of this file, since dynamo skips all files of this folder
     exec(compile(tree, __file__, "exec"), names)
     return names["make"](*[None] * 5).__code__  # type: ignore[no-any-return]
 
 
 def _tap_body(shape: TapShape) -> list[str]:
-    """The lines of a tap."""
+    """Return the lines in the body of a tap's function."""
     give_back = f"return {_PARAMETER}" if shape.returns else "return"
     body: list[str] = []
     if shape.checked:
@@ -386,7 +392,7 @@ def _tap_body(shape: TapShape) -> list[str]:
 
 
 def _event_text(shape: TapShape) -> str:
-    """Source text of the dictionary that a tap creates for an event."""
+    """Return the source text of the dictionary that a tap creates for an event."""
     items = []
     for number, (alias, place) in enumerate(shape.items):
         value = place
@@ -399,19 +405,19 @@ def _event_text(shape: TapShape) -> str:
 
 
 def _number_pair(step: str, frame: str) -> str:
-    """The line that sets the number which tells pairs apart."""
+    """Return the source line that sets ``number``, which identifies a pair."""
     if step == "begin":
         return f"number = open[id({frame})] = next(ids)"
     return f"number = open.pop(id({frame}), 0)"
 
 
 def _send_event(shape: TapShape, event: str, frame: str) -> list[str]:
-    """The lines that send an event."""
+    """Return the source lines that send an event."""
     send = f"in_turn(emit, {event}) if threads() else emit({event})"
     if not shape.step:
         return [send]
     number = _number_pair(shape.step, frame)
-    # a frame whose pair may stay open must not be kept
+    # The key must not keep a frame alive if its pair may never end.
     key = frame if shape.always_ends else f"id({frame})"
     if shape.step == "begin":
         return [
@@ -450,16 +456,19 @@ def _tap_function(shape: TapShape, names: dict[str, Any], outlet: Outlet) -> Fun
 
 
 def owner_of(frame: Any) -> Any:
-    """The frame of the function around a comprehension's; None if it cannot be told which that
-    is."""
+    """Return the frame of the function that a comprehension's frame belongs to, or the frame itself
+    if it is no comprehension's; None if unknown."""
     while frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
         frame = _frame_around(frame)
     return frame
 
 
 def _frame_around(frame: Any) -> Any:
-    """The frame around a comprehension's; None if it cannot be told. The consumer of a generator
-    expression may be another function, or another call of the same one."""
+    """Return the frame whose code contains a comprehension; None if unknown.
+
+    The caller of a generator expression may be another function. Then the whole stack is searched,
+    and a frame is returned only if exactly one matches.
+    """
     code = frame.f_code
     caller = frame.f_back
     if caller is None or not _makes(caller.f_code, code):
@@ -479,9 +488,13 @@ def _makes(code: CodeType, inner: CodeType) -> bool:
 def values_of(
     frame: Any, names: Sequence[str], deep: bool, inner: frozenset[str]
 ) -> dict[str, Any]:
-    """Those of a function's variables, and of its comprehensions' (``inner``), that are bound.
-    ``deep``: the frame may be that of a comprehension, and the function's is around it (python
-    before 3.12, generator expressions)."""
+    """Return the values of those of the named variables that are bound.
+
+    Args:
+        frame: The frame of a function or, if ``deep``, possibly of a comprehension in it (before
+            Python 3.12, and for generator expressions).
+        inner: The names that comprehension frames are searched for too.
+    """
     values: dict[str, Any] = {}
     while deep and frame is not None and frame.f_code.co_name in _COMPREHENSIONS:
         missing = [name for name in names if name in inner and name not in values]
@@ -498,7 +511,7 @@ def _own_values(frame: Any, names: Sequence[str], also_global: bool) -> dict[str
     variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     keys = {name: mangled(name, code) for name in names}
     values = locals_of(frame, [key for key in keys.values() if key in variables])
-    if also_global:  # one of its own that is not set is not the module's of that name
+    if also_global:  # an unbound local variable must not be taken for the global of its name
         module = frame.f_globals
         for key in keys.values():
             if key not in variables and key in module:
@@ -506,23 +519,23 @@ def _own_values(frame: Any, names: Sequence[str], also_global: bool) -> dict[str
     return {name: values[key] for name, key in keys.items() if key in values}
 
 
-# Selectors across calls, and totals. Each call of a function that a selector names gets a record,
-# under the identity of its frame, from its first statement to its last. Which calls are around
-# another is read off the stack of frames when that one begins. So threads and tasks do not see each
-# other's calls, and the consumer of a generator is not inside it.
+# Selectors across calls, and totals. Each call of a function in such a selector has a record,
+# stored by the id of its frame, from its first to its last statement. When a call begins, the calls
+# around it are found by walking up the stack. So threads and tasks do not see each other's calls,
+# and the consumer of a generator does not count as called by it.
 
 Caught = tuple[Element, list[str], list[Any]]
 
 
 class Record:
-    """The captures of one call; it shares those of the calls around it.
+    """The captures of one call, linked to the captures of the calls around it.
 
     Attributes:
-        parent: The record of the call around it.
-        is_leaf: It is that of one value of the focus.
-        tested: The values of each element with a condition: another call's capture may have the
-            same name.
-        number: Tells the pairs of ``!`` and ``!!`` apart.
+        parent: The record of the call around this one; None for the outermost.
+        is_leaf: True if the record holds one value of the focus variable, in a total.
+        tested: By element with a condition: its values. They are stored apart from ``caught``,
+            since a capture of another call may have the same name.
+        number: Identifies a pair of ``!`` and ``!!``.
     """
 
     __slots__ = ("caught", "children", "is_leaf", "number", "parent", "tested")
@@ -531,16 +544,18 @@ class Record:
         self.parent = parent
         self.is_leaf = is_leaf
         self.number = 0
-        # element, names and values under each name of a capture
+        # by name of the capture: element, names and values
         self.caught: dict[str, Caught] = {}
         self.tested: dict[Element, list[Any]] = {}
-        # of a total: the records within, one for each value of the focus
+        # only for totals: the records of calls inside this one, and the leaves (one for each value
+        # of the focus variable)
         self.children: list[Record] = []
         if keeps and parent is not None:
             parent.children.append(self)
 
     def all(self) -> dict[str, Caught]:
-        """Its captures and those around it; of two captures of a name the innermost."""
+        """Return the captures of this call and of the calls around it. If two have the same name,
+        the innermost wins."""
         captures: dict[str, Caught] = {}
         record: Record | None = self
         while record is not None:
@@ -550,7 +565,8 @@ class Record:
         return captures
 
     def values_of(self, element: Element) -> list[Any]:
-        """The values that it or a record around it has for an element with a condition."""
+        """Return the values that this record, or the nearest one around it, has for an element with
+        a condition."""
         record: Record | None = self
         while record is not None:
             if element in record.tested:
@@ -572,29 +588,32 @@ class Record:
 
 
 class Memory:
-    """The records of one rule: for each of its functions those of the running calls, by the
-    identity of their frames."""
+    """The records of the running calls of the functions in one rule, a selector's plan.
+
+    They are stored by function and by the id of the call's frame.
+    """
 
     def __init__(self, rule: Rule, outlet: Outlet) -> None:
         self.rule = rule
         self.outlet = outlet
         self.is_on = True
         self.running: dict[Node, dict[int, list[Record]]] = {node: {} for node in rule.nodes}
-        # The end of a lambda that raises is not seen, and another call's frame may get the identity
-        # of its frame.
+        # The code of each running lambda. The end of a lambda that raises is not seen, so the frame
+        # of another function may later have the same id.
         self.lambdas: dict[tuple[Node, int], CodeType] = {}
         elements = [element for node in rule.nodes for element in node.elements]
         self.checked = [element for element in elements if element.check is not None]
 
     def end(self) -> None:
-        """Forget everything."""
+        """Forget all records and make no new ones."""
         self.is_on = False
         for running in self.running.values():
             running.clear()
         self.lambdas.clear()
 
     def enter_call(self, node: Node, frame: Any) -> None:
-        """A call begins."""
+        """Create the records of a call of the function ``node``, if it is inside a call of the
+        function around it in the selector."""
         if not self.is_on:
             return
         if frame.f_code.co_name == "<lambda>":
@@ -603,7 +622,7 @@ class Memory:
             self.running[node][id(frame)] = [Record(None)]
             return
         outer = self.running[node.parent]
-        missing = len(outer)  # no need to look further when all have been found
+        missing = len(outer)  # the search ends when all running outer calls have been found
         forks = node.has_focus
         keeps = self.rule.total
         records: list[Record] = []
@@ -624,7 +643,8 @@ class Memory:
             self.running[node][id(frame)] = records
 
     def leave_call(self, node: Node, frame: Any) -> None:
-        """A call ends."""
+        """Remove the records of a call; at the end of the outermost call, fire the event of a
+        total."""
         records = self.running[node].pop(id(frame), ())
         self.lambdas.pop((node, id(frame)), None)
         if self.rule.total and node.parent is None:
@@ -638,7 +658,8 @@ class Memory:
     def set(
         self, node: Node, frame: Any, elements: Sequence[Element], name: str, value: Any
     ) -> Any:
-        """A variable is set; returns its value, or what replaces it."""
+        """Record the new value of a variable, and fire events if it is the focus. Returns the
+        value, or its replacement."""
         records = self.running[node].get(id(frame))
         if not records:
             return value
@@ -687,14 +708,14 @@ class Memory:
         return new
 
     def of_pair(self, record: Record, element: Element) -> dict[str, Caught]:
-        """The captures for one event of a pair: the begin has nothing of an end in it."""
+        """Return the captures for one event of a pair; the begin event has none of the end's."""
         is_end = element.focus == 2
         return {
             name: caught for name, caught in record.all().items() if is_end or caught[0].focus != 2
         }
 
     def unset(self, node: Node, frame: Any, names: frozenset[str]) -> None:
-        """Variables are deleted, or about to be set again."""
+        """Remove the captures of variables that the program deletes or is about to set again."""
         if self.rule.total:
             return
         own_elements = node.elements
@@ -732,7 +753,8 @@ class Memory:
         self.outlet.fire(event)
 
     def event(self, caught: dict[str, Caught], record: Record) -> dict[str, Any] | None:
-        """The event, or None if a condition does not hold."""
+        """Return the event with these captures; None if a condition is false, or if a capture has
+        several values and the rule is not raw."""
         for element in self.checked:
             values = record.values_of(element)
             if not self.outlet.passes([element.check] * len(values), values):
@@ -758,7 +780,7 @@ class Memory:
 
 
 class MemoryListener(NodeListener):
-    """Taps that keep a rule's memory, in one of its functions."""
+    """The taps, in one function of a rule, that keep the rule's ``Memory`` up to date."""
 
     def __init__(self, memory: Memory, node: Node) -> None:
         super().__init__(node)

@@ -1,8 +1,8 @@
-"""Gives live functions code with taps, and their own back: the tree gets the taps, is compiled, and
-each marker becomes its tap.
+"""Gives live functions code with taps, and later their own code back.
 
-Remembers of all such code the program's own code, and whose taps it has. When the last tap goes a
-function gets its own code back, the very object.
+The taps are put into the function's syntax tree, the tree is compiled, and each marker in the code
+is replaced by its tap. For all such code this module remembers the program's own code and whose
+taps it has. When its last tap is removed, a function gets back its original code object.
 """
 
 from __future__ import annotations
@@ -39,19 +39,22 @@ if TYPE_CHECKING:
     from voirkit.probes.call_hooks import Layer
 
 CO_GENERATOR = 0x20
-FAR = 10**6  # a line that no file has
+FAR = 10**6  # a line number that no file reaches
 Path = tuple[str, ...]
-Want = tuple[Path, Listener]  # where in the function (itself: an empty path), and who
-Placed = tuple[FunctionNode, Path, Listener]  # a function, where in it, and who
-FROZEN_BY_PYTHON = 1000  # 3.12 begins with 375
-FEW_CODES = 64  # up to which it is quicker to ask who refers to them than to look at all objects
-MANY = 8  # probes on a function
-lock = threading.RLock()  # held while functions get and lose taps
-# by identity of the function: the layer over its code, whatever that is (python 3.11)
+# Taps that a function is to have: the path of the inner function that gets them (empty for the
+# function itself), and their listener.
+Want = tuple[Path, Listener]
+Placed = tuple[FunctionNode, Path, Listener]  # a function, and a ``Want`` relative to it
+# More frozen objects than this were frozen by the program: Python 3.12 itself freezes 375.
+FROZEN_BY_PYTHON = 1000
+FEW_CODES = 64  # for fewer codes, gc.get_referrers is faster than a search of all objects
+MANY = 8  # a function with this many probes keeps a few unused taps, instead of being recompiled
+lock = threading.RLock()  # held while taps are put into functions or removed
+# by id of the function: the layer over its code (``call_hooks``, on Python 3.11)
 overlays: dict[int, Layer] = {}
 _patches: dict[int, Patch] = {}
-_live: set[int] = set()  # identities of the listeners that are on
-_around: set[int] = set()  # identities of those who stand around whole functions (``around.py``)
+_live: set[int] = set()  # ids of the listeners that are switched on
+_around: set[int] = set()  # ids of objects that wrap whole functions (``around.py``)
 _PARTS = (
     "co_name",
     "co_argcount",
@@ -66,8 +69,8 @@ _PARTS = (
 )
 
 
-# Set by ``types.coroutine`` on the code of a generator function that is there already; no source
-# says so.
+# A flag that ``types.coroutine`` sets on the code of an existing generator function. Code compiled
+# from source never has it.
 AWAITABLE = 0x100  # inspect.CO_ITERABLE_COROUTINE
 
 
@@ -75,12 +78,13 @@ AWAITABLE = 0x100  # inspect.CO_ITERABLE_COROUTINE
 
 
 class Origin:
-    """Where code with taps comes from.
+    """The origin of code with taps: the program's own code, and the taps that were put into it.
 
     Attributes:
+        code: A weak reference to the code with taps.
         old: The program's own code.
-        wants: Whose taps are in it, and where.
-        everyone: Identities of all whose taps were put in together with them.
+        wants: The taps in the code: their paths and listeners.
+        everyone: The ids of all listeners whose taps were compiled together with these.
     """
 
     __slots__ = ("code", "everyone", "old", "wants")
@@ -88,27 +92,27 @@ class Origin:
     def __init__(
         self, code: CodeType, old: CodeType, wants: list[Want], everyone: frozenset[int]
     ) -> None:
-        self.code = weakref.ref(code, forgetter(_origins, id(code)))  # a reference to it
+        self.code = weakref.ref(code, forgetter(_origins, id(code)))
         self.old = old
         self.wants = wants
         self.everyone = everyone
 
 
-_origins: dict[int, Origin] = {}  # by identity of the new code
-# of generators, by the taps in them
+_origins: dict[int, Origin] = {}  # by id of the code with taps
+# origins of generators' code, by the functions of the taps in it
 _by_tap: weakref.WeakKeyDictionary[FunctionType, Origin] = weakref.WeakKeyDictionary()
 
 
 def forgetter(table: dict[int, Any], key: int) -> Callable[[Any], None]:
-    """A function that drops an entry when its object is gone; holds the table itself, since a
-    module's names are gone when python ends."""
+    """Return a weak reference callback that removes an entry of a table. It holds the table itself,
+    since module globals are gone when Python exits."""
     return lambda _: table.pop(key, None)
 
 
 def origin_of(code: CodeType) -> Origin | None:
-    """The origin of some code, if it has taps."""
+    """Return the origin of a code object; None if it has no taps."""
     origin = _origins.get(id(code))
-    if origin is None and code.co_flags & AWAITABLE:  # types.coroutine has copied it
+    if origin is None and code.co_flags & AWAITABLE:  # a copy made by types.coroutine
         copied = _origin_of_copied(code)
         if copied is not None:
             old = _as_awaitable(copied.old)
@@ -118,7 +122,8 @@ def origin_of(code: CodeType) -> Origin | None:
 
 
 def _origin_of_copied(code: CodeType) -> Origin | None:
-    """The origin of the code that some code is a copy of, by a tap in it."""
+    """Return the origin of the code that this code is a copy of, found by a tap among its
+    constants."""
     for const in code.co_consts:
         if isinstance(const, FunctionType) and const in _by_tap:
             return _by_tap[const]
@@ -126,21 +131,25 @@ def _origin_of_copied(code: CodeType) -> Origin | None:
 
 
 def own_code(code: CodeType) -> CodeType:
-    """The program's own code, if some code has taps; otherwise that code."""
+    """Return the program's own code for code with taps, and any other code unchanged."""
     origin = origin_of(code)
     return origin.old if origin is not None else code
 
 
 def register_code(code: CodeType, old: CodeType, listeners: frozenset[int]) -> None:
-    """Remember that new code without taps stands for the program's own, as long as there is such
-    code. ``old``: the code that it was made from; ``listeners``: identities of those for whom it
-    was made."""
+    """Remember, while ``code`` exists, that it replaces the program's own code without having taps.
+
+    Args:
+        code: The new code.
+        old: The code from which it was made.
+        listeners: The ids of the objects for which it was made.
+    """
     _origins[id(code)] = Origin(code, own_code(old), [], listeners)
 
 
 def register_overlay(code: CodeType, below: CodeType, listeners: frozenset[int]) -> None:
-    """As ``register_code``, of code that may stand over code with taps; and it is pickled as the
-    program's own."""
+    """Remember, like ``register_code``, that ``code`` replaces the program's own code, where the
+    code ``below`` it may have taps. The new code is pickled as the program's own."""
     origin = _origins.get(id(below))
     if origin is None:
         _origins[id(code)] = Origin(code, below, [], listeners)
@@ -151,14 +160,24 @@ def register_overlay(code: CodeType, below: CodeType, listeners: frozenset[int])
 
 
 def origins() -> list[Origin]:
-    """The origins of all code that there is."""
+    """Return the origins of all existing code that replaces the program's own."""
     return list(_origins.values())
 
 
 def weave_code(
     code: CodeType, qualname: str, names: dict[str, Any], wants: Sequence[Want]
 ) -> CodeType:
-    """New code for a function. Raises NoSource: it cannot be made."""
+    """Compile a function's code with taps.
+
+    Args:
+        code: The function's own code.
+        names: The function's globals.
+        wants: The taps that it gets.
+
+    Raises:
+        NoSource: The source is unknown, or does not compile with the taps.
+        Unobservable: A listener would miss something that it captures.
+    """
     tree, function = tree_of(code, qualname, names)
     table: dict[str, Any] = {}
     where = placed(function, wants)
@@ -169,17 +188,17 @@ def weave_code(
         for inner in definitions(function, path):
             instrument_tree(inner, listeners, names, table, code)
     codes = _codes_in(compile_with_taps(tree, code), code)
-    # Of lambdas in a line the innermost that all the marks are in.
+    # Of several lambdas in one line, choose the innermost that contains all markers.
     new = max(codes, key=lambda candidate: (_count_marks(candidate), codes.index(candidate)))
     return replace_markers(new, code, table, where)
 
 
 def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
-    """Compile a tree that has taps under the name and ``__future__`` imports of some code. Raises
-    NoSource: it cannot be compiled."""
+    """Compile a tree with taps, with the file name and ``__future__`` imports of ``code``. Raises
+    NoSource if that fails."""
     try:
         return compile_like(tree, code)
-    except SyntaxError as exc:  # such as too many blocks in blocks
+    except SyntaxError as exc:  # for example too many nested blocks
         raise NoSource(
             f"cannot be probed: with its taps it does not compile ({exc.msg})."
         ) from None
@@ -190,8 +209,8 @@ def compile_with_taps(tree: ast.Module, code: CodeType) -> CodeType:
 def tree_of(
     code: CodeType, qualname: str, names: dict[str, Any]
 ) -> tuple[ast.Module, FunctionNode]:
-    """A module to compile, and in it the function that some code was compiled from. Raises
-    NoSource: there is none that compiles to the same."""
+    """Return the syntax tree of a module, and the function in it from which ``code`` was compiled.
+    Raises NoSource if no known source compiles to the same code."""
     try:
         for lines in source.texts_of(code, names):
             for tree, function in source.trees_in(lines, code, qualname, names):
@@ -207,7 +226,7 @@ def _compiles_to(tree: ast.Module, function: FunctionNode, code: CodeType) -> bo
     if not isinstance(function, ast.Lambda) or hasattr(code, "co_positions"):
         codes = _codes_in(compile_like(tree, code), code)
         return any(is_same_code(candidate, code) for candidate in codes)
-    # In python 3.10 nothing distinguishes the code of two lambdas in a line; so this one gets a
+    # In Python 3.10 the codes of two lambdas in one line look alike; so this lambda is moved to a
     # line of its own.
     line = function.lineno
     function.lineno = FAR
@@ -229,16 +248,16 @@ def instrument_tree(
     table: dict[str, Any],
     old: CodeType | None,
 ) -> None:
-    """Put the taps of listeners into a tree.
+    """Put the taps of listeners into the syntax tree of a function.
 
     Args:
-        node: A function in it.
-        names: The module's names, if it has run.
-        table: Gets each marker's function.
-        old: Code that the function's own stands in, or is; None: unknown.
+        node: The function; it is changed in place.
+        names: The module's globals; None if the module has not run.
+        table: Filled with the object of each marker.
+        old: The function's code, or code that contains it; None if unknown.
 
     Raises:
-        Unobservable: They would not see all that they capture.
+        Unobservable: A listener would miss something that it captures.
     """
     names_captured = dict.fromkeys(name for listener in listeners for name in listener.names)
     outside: list[str] = []
@@ -259,8 +278,8 @@ def _code_of_definition(old: CodeType, node: FunctionNode) -> CodeType | None:
 
 
 def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
-    """The functions at a path inside a function, class or module; the thing itself for an empty
-    path."""
+    """Return the functions at a path inside a function, class or module. For an empty path that is
+    ``node`` itself, if it is a function."""
     if not path:
         return [node] if isinstance(node, FunctionNode) else []
     functions: list[FunctionNode] = []
@@ -269,7 +288,7 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
     while stack:
         inner = stack.pop()
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            if inner.name == path[0] and not _is_setter(inner):  # of a property the getter is meant
+            if inner.name == path[0] and not _is_setter(inner):  # for a property, the getter only
                 functions += definitions(inner, path[1:])
         elif isinstance(inner, ast.Assign | ast.AnnAssign):
             functions += _lambdas_at(inner, path)
@@ -282,7 +301,7 @@ def definitions(node: ast.AST, path: Path) -> list[FunctionNode]:
 
 
 def _lambdas_at(node: ast.Assign | ast.AnnAssign, path: Path) -> list[ast.Lambda]:
-    """The lambda that an assignment gives the name of that path; none if it does not."""
+    """Return the lambda that an assignment binds to the name ``path``; otherwise an empty list."""
     if not isinstance(node.value, ast.Lambda):
         return []
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -296,7 +315,8 @@ def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> b
 
 
 def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
-    """The functions at the paths, and those around them, with the taps that come into each."""
+    """Return, for each wanted path, the functions along it below ``root``, each with the rest of
+    the path."""
     places: list[Placed] = []
     for path, listener in wants:
         for length in range(len(path) + 1):
@@ -306,20 +326,29 @@ def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
 
 
 def _codes_in(module: CodeType, code: CodeType) -> list[CodeType]:
-    """The code in a module's that stands where some code stood; several for lambdas in a line."""
+    """Return the codes in a module that have the name and first line of ``code``; several for
+    lambdas in one line."""
     start = (code.co_name, code.co_firstlineno)
     return [inner for inner in all_codes(module) if (inner.co_name, inner.co_firstlineno) == start]
 
 
 def _count_marks(code: CodeType) -> int:
-    """The number of marks in some code."""
+    """Return the number of markers in a code object, inner code included."""
     consts = [const for inner in all_codes(code) for const in inner.co_consts]
     return sum(isinstance(const, str) and const.startswith(MARK) for const in consts)
 
 
 def matches(plain: CodeType, old: CodeType) -> list[CodeType]:
-    """The codes, in a module's, of the functions and classes of a few statements of it. Raises
-    NoSource: the module's code does not come from these statements."""
+    """Return the codes, in a module's code, of the functions and classes that some of its
+    statements define.
+
+    Args:
+        plain: The statements, compiled by themselves without taps.
+        old: The module's code.
+
+    Raises:
+        NoSource: The module's code was not compiled from these statements.
+    """
     by_start: dict[tuple[str, int], list[CodeType]] = {}
     for code in inner_codes(old):
         by_start.setdefault((code.co_name, code.co_firstlineno), []).append(code)
@@ -339,17 +368,20 @@ def graft_functions(
     table: dict[str, Any],
     where: Sequence[Placed],
 ) -> CodeType:
-    """A module's old code, in which the functions and classes that also stand in the new code have
-    its taps.
+    """Return a module's code in which some functions and classes are replaced by those with taps.
 
     Args:
         new: Code of some of the module's statements, with taps.
-        places: The codes that they have in it.
-        table: Each marker's function.
-        where: The functions that taps come into.
+        old: The module's code.
+        places: The codes in ``old`` of the functions and classes in ``new``, in the same order.
+        table: The object of each marker.
+        where: The functions that get taps.
+
+    Raises:
+        NoSource: ``new`` and ``places`` do not match.
     """
     codes = inner_codes(new)
-    if len(codes) != len(places):  # python 3.10 makes one of two equal lambdas of a line
+    if len(codes) != len(places):  # Python 3.10 merges equal lambdas of one line
         raise NoSource(source.CHANGED)
     replacements = {
         id(place): replace_markers(code, place, table, where)
@@ -364,8 +396,8 @@ def graft_functions(
 def replace_markers(
     new: CodeType, old: CodeType | None, table: dict[str, Any], where: Sequence[Placed]
 ) -> CodeType:
-    """Code with the markers replaced; any code in it without one is the old code, the very
-    object."""
+    """Return code with the markers replaced by their objects. Inner code without a marker is
+    replaced by the old code object."""
     old_by_new = _pair_inner_codes(new, old)
     consts: list[Any] = []
     is_changed = False
@@ -392,8 +424,8 @@ def replace_markers(
 
 
 def _pair_inner_codes(new: CodeType, old: CodeType | None) -> dict[int, CodeType]:
-    """The old code of each code directly in the new, by its identity; none if there are more or
-    fewer of them."""
+    """Return the old code of each code directly inside the new one, by the id of the latter; empty
+    if their numbers differ."""
     if old is None:
         return {}
     new_codes = inner_codes(new)
@@ -408,23 +440,23 @@ def _remember_origin(code: CodeType, old: CodeType, where: Sequence[Placed]) -> 
     everyone = frozenset(id(listener) for _, _, listener in where)
     origin = Origin(code, old, wants, everyone)
     _origins[id(code)] = origin
-    if code.co_flags & CO_GENERATOR:  # of which types.coroutine may make a copy
+    if code.co_flags & CO_GENERATOR:  # types.coroutine may copy it
         for const in code.co_consts:
             if isinstance(const, FunctionType):
                 _by_tap[const] = origin
 
 
-# live functions that have such code
+# live functions that have code with taps
 
 
 def code_of(function: FunctionType) -> CodeType:
-    """The code of a function, without any layer over it."""
+    """Return the code of a function below any layer of ``overlays``."""
     layer = overlays.get(id(function))
     return function.__code__ if layer is None else layer.under(function)
 
 
 def set_code(function: FunctionType, code: CodeType) -> None:
-    """Give a function other code, under any layer over it."""
+    """Replace the code of a function, below any layer of ``overlays``."""
     layer = overlays.get(id(function))
     if layer is None:
         function.__code__ = code
@@ -433,24 +465,24 @@ def set_code(function: FunctionType, code: CodeType) -> None:
 
 
 class Patch:
-    """A function that has taps, or will have when somebody listens."""
+    """A function that has taps, or gets them as soon as their probe has a subscriber."""
 
     def __init__(self, function: FunctionType) -> None:
         key = id(function)
         self.function = weakref.ref(function, forgetter(_patches, key))
         self.keep: FunctionType | None = None
-        # it may be compiled, or made by a function, with taps
+        # it may have been compiled with taps, or made by a function that was
         origin = origin_of(code_of(function))
         self.original = origin.old if origin is not None else code_of(function)
         self.before = code_of(function)
         self.wants: list[Want] = []
         if origin is not None:
             self.wants = [want for want in origin.wants if id(want[1]) in _live]
-        # the code with taps that was made last, and whose taps it has
+        # the code with taps that was compiled last, and the taps in it
         self._woven: tuple[list[Want], CodeType] = ([], self.original)
 
     def code_with(self, wants: list[Want]) -> CodeType:
-        """The function's code with taps."""
+        """Return the function's code with these taps, compiled anew unless it is the last one."""
         if wants != self._woven[0]:
             function = self.function()
             assert function is not None  # the caller holds it
@@ -459,17 +491,20 @@ class Patch:
         return self._woven[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps of all who listen now. This may stand in the middle
-        of the program: errors are reported, and the function keeps the taps that it has."""
+        """Make the function run with the taps of all listeners that are awake now.
+
+        This may be called in the middle of the program. So errors are reported instead of raised,
+        and the function then keeps the taps that it has.
+        """
         try:
             self.install()
-        except Exception as exc:  # in the middle of the program, which must not see it
+        except Exception as exc:  # the program, which is running, must not see it
             if is_from_handler(exc):
                 raise
             if not self._lacks_taps():
                 return
             function = self.function()
-            assert function is not None  # it lacks taps
+            assert function is not None  # ``_lacks_taps`` is False for a function that is gone
             code = self.original
             place = f"{function.__qualname__} ({code.co_filename}:{code.co_firstlineno})"
             why: object = exc
@@ -478,7 +513,7 @@ class Patch:
             streams.report(f"{place} {why}\n  Not all its probes are on.")
 
     def _lacks_taps(self) -> bool:
-        """True if the code in place has not all the taps of those who listen."""
+        """True if the function's present code lacks a tap of a listener that is awake."""
         function = self.function()
         if function is None:
             return False
@@ -488,11 +523,16 @@ class Patch:
         return any(want[1].is_awake and want not in wants for want in self.wants)
 
     def install(self) -> None:
-        """As ``apply``. Raises NoSource, Unobservable: the taps cannot be had."""
+        """Make the function run with the taps of all listeners that are awake now, like ``apply``.
+
+        Raises:
+            NoSource: The function cannot be compiled with the taps.
+            Unobservable: A listener would miss something that it captures.
+        """
         function = self.function()
         if function is None:
             return
-        # types.coroutine has been called on it since
+        # types.coroutine has been applied to the function since
         if code_of(function).co_flags & AWAITABLE & ~self.original.co_flags:
             self.original = _as_awaitable(self.original)
             self.before = _as_awaitable(self.before)
@@ -507,8 +547,8 @@ class Patch:
         set_code(function, self.code_with(awake) if awake else self.original.replace())
 
     def _has_few_more(self, awake: list[Want], function: FunctionType) -> bool:
-        """True if the code in place will do: of many taps a few are without use, which are not
-        worth making all the others again."""
+        """True if the present code has all taps that are needed, and so few others that a new
+        compilation is not worth it."""
         wants, code = self._woven
         surplus = len(wants) - len(awake)
         if len(awake) < MANY or not 0 < surplus * MANY < len(awake) * 2:
@@ -522,7 +562,8 @@ def _as_awaitable(code: CodeType) -> CodeType:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Taps that a function is to get: whose, and where in it (in itself: an empty path)."""
+    """Taps that a function is about to get: the function, the path of the inner function (empty for
+    the function itself), and their listener."""
 
     patch: Patch
     path: Path
@@ -530,28 +571,33 @@ class Prepared:
 
 
 def prepare(function: FunctionType, path: Path, listener: Listener) -> Prepared:
-    """Make a function's code with the taps of one more listener, without putting it in place.
-    Raises NoSource, Unobservable: it cannot be made."""
+    """Compile a function with the taps of one more listener, without changing the function yet.
+
+    Raises:
+        NoSource: The function cannot be compiled with the taps.
+        Unobservable: The listener would miss something that it captures.
+    """
     patch = _patches.get(id(function)) or Patch(function)
-    patch.keep = function  # until it is attached
+    patch.keep = function  # alive until ``attach``
     wants = [(path, listener)]
     if _joined(patch.wants, wants[0]) == wants:
         patch.code_with(wants)
-    else:  # not with those of the others, which is done once, by who puts it in place
+    else:  # only a check: ``attach`` compiles all taps together
         weave_code(patch.original, function.__qualname__, function.__globals__, wants)
     return Prepared(patch, path, listener)
 
 
 def _joined(wants: list[Want], want: Want) -> list[Want]:
-    return wants if want in wants else [*wants, want]  # it may have been compiled with them
+    # a function that was compiled with these taps has them already
+    return wants if want in wants else [*wants, want]
 
 
 def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
-    """Put taps into the function that they were made for; returns a reference to it. Raises
-    NoSource: they cannot be had together with those of others."""
+    """Put prepared taps into their function, and return a weak reference to the function. Raises
+    NoSource if they cannot be combined with the taps of other listeners."""
     patch = prepared.patch
     function = patch.keep or patch.function()
-    assert function is not None  # kept since it was tried
+    assert function is not None  # ``prepare`` keeps it alive
     patch = _patches.setdefault(id(function), patch)
     patch.wants = _joined(patch.wants, (prepared.path, prepared.listener))
     _live.add(id(prepared.listener))
@@ -563,7 +609,7 @@ def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
 
 
 def adopt(function: FunctionType, listener: Listener) -> bool:
-    """Take over a function that was compiled with taps; False if it was not."""
+    """Take over a function that was compiled with a listener's taps; False if it was not."""
     with lock:
         if not has_taps(function, listener):
             return False
@@ -573,7 +619,7 @@ def adopt(function: FunctionType, listener: Listener) -> bool:
 
 
 def has_taps(function: FunctionType, listener: Listener) -> bool:
-    """True if a function has a listener's taps, or will have when somebody listens."""
+    """True if a function has a listener's taps, or gets them as soon as the listener is awake."""
     tapped = _patches.get(id(function)) or origin_of(code_of(function))
     if tapped is None:
         return False
@@ -581,23 +627,24 @@ def has_taps(function: FunctionType, listener: Listener) -> bool:
 
 
 def original(function: FunctionType) -> CodeType:
-    """A function's own code."""
+    """Return a function's own code, without taps."""
     patch = _patches.get(id(function))
     return own_code(code_of(function)) if patch is None else patch.original
 
 
 def is_probed(function: FunctionType) -> bool:
-    """True if a function has taps of anybody."""
+    """True if a function has taps of any listener, or is about to get some."""
     return id(function) in _patches or origin_of(code_of(function)) is not None
 
 
 def expect(listener: Listener) -> None:
-    """A listener's taps will be compiled into functions: they are to stay."""
+    """Note that a listener is on before its taps are compiled into functions, so that these keep
+    the taps."""
     _live.add(id(listener))
 
 
 def detach(function: FunctionType | None, listener: Listener) -> None:
-    """Take a listener's taps out of a function, if that is still there."""
+    """Remove a listener's taps from a function, if the function still exists."""
     with lock:
         _live.discard(id(listener))
         patch = _patches.get(id(function))
@@ -607,7 +654,7 @@ def detach(function: FunctionType | None, listener: Listener) -> None:
 
 
 def refresh(functions: Iterable[FunctionType | None]) -> None:
-    """Put in and take out taps, when listeners have come or gone."""
+    """Bring the taps of functions up to date after listeners have woken up or gone to sleep."""
     with lock:
         for function in functions:
             patch = _patches.get(id(function))
@@ -616,8 +663,8 @@ def refresh(functions: Iterable[FunctionType | None]) -> None:
 
 
 def functions_made_at(prepared: Prepared) -> Iterator[FunctionType]:
-    """The live functions that a function has made where taps are wanted inside it, and that have
-    none yet. Looks through all objects."""
+    """Yield the live functions that were made inside a function, at the path where it wants taps,
+    and do not have these taps. Searches all objects of the process."""
     patch = prepared.patch
     host = patch.function()
     if host is None:
@@ -637,8 +684,8 @@ def functions_made_at(prepared: Prepared) -> Iterator[FunctionType]:
 
 
 def restore_functions(listeners: Iterable[Listener]) -> None:
-    """Give their own code to functions made with the taps of listeners that are gone. Looks through
-    all objects."""
+    """Switch listeners off, and give functions that were made with their taps their own code back.
+    Searches all objects of the process."""
     identities = set(map(id, listeners))
     with lock:
         _live.difference_update(identities)
@@ -654,14 +701,14 @@ def restore_functions(listeners: Iterable[Listener]) -> None:
 
 
 def is_frozen() -> bool:
-    """True if ``gc.freeze()`` has been called: looking through all objects then finds none that was
-    there before."""
+    """True if the program has called ``gc.freeze()``. A search of all objects then does not find
+    those made before the call."""
     return gc.get_freeze_count() > FROZEN_BY_PYTHON
 
 
 def register_around(around: object) -> None:
-    """Code that was made for somebody without a selector (``register_code``) comes back when the
-    last probe on its function goes."""
+    """Note an object that wraps whole functions, for which ``register_code`` was called. A function
+    gets this code back when its last probe is removed."""
     _live.add(id(around))
     _around.add(id(around))
 
@@ -677,23 +724,23 @@ def _stays(code: CodeType) -> bool:
 
 
 def functions_running(codes: Sequence[CodeType]) -> list[FunctionType]:
-    """The live functions that run some codes: looks through all objects once, in 25 ms beside
-    torch, 80 ms for many codes."""
+    """Return the live functions that have one of these codes. Searches all objects once, which
+    takes 25 ms in a process with torch, 80 ms for many codes."""
     identities = set(map(id, codes))
     objects = gc.get_referrers(*codes) if len(codes) < FEW_CODES else gc.get_objects()
-    # their type itself is asked for: an object of the program may run code when it is asked for its
-    # class
+    # ``type(item)`` rather than ``isinstance``: the latter reads ``__class__``, which may run the
+    # program's code
     return [
         item for item in objects if type(item) is FunctionType and id(item.__code__) in identities
     ]
 
 
-# comparing two pieces of code in all that the program could see: what they do, their constants,
-# their places in the source
+# comparing two code objects in all that the program could see: instructions, constants, and
+# positions in the source
 
 
 def is_same_code(first: CodeType, second: CodeType, same_start: bool = True) -> bool:
-    """True if they are the same; with ``same_start=False`` the line in which they begin may
+    """True if two code objects are equal; with ``same_start=False`` their first lines may
     differ."""
     if same_start and first.co_firstlineno != second.co_firstlineno:
         return False
@@ -718,7 +765,8 @@ def _places(code: CodeType) -> list[tuple[Any, ...]]:
 
 
 def _is_same_place(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    """With python -X no_debug_ranges there are only lines."""
+    """True if two source positions are equal. If one has no columns (``python -X
+    no_debug_ranges``), only the lines are compared."""
     unknown = (None, None, None)
     if len(first) == len(second) == 4 and unknown in (first[1:], second[1:]):
         return bool(first[0] == second[0])
@@ -740,10 +788,10 @@ def _is_same_constant(first: Any, second: Any) -> bool:
         second_parts = (second.start, second.stop, second.step)
         return all(map(_is_same_constant, first_parts, second_parts))
     if kind in (float, complex):
-        return repr(first) == repr(second)  # 0.0 and -0.0, nan
+        return repr(first) == repr(second)  # tells 0.0 from -0.0; nan equals nan
     if kind in (int, str, bytes):
         return bool(first == second)
-    return first is second  # None, True, ...; or an object that a tool has put there
+    return first is second  # None, True, ...; or an object that another tool has inserted
 
 
 def _with_types(constants: frozenset[Any]) -> set[tuple[type, Any]]:

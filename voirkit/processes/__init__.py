@@ -1,2 +1,2 @@
-"""Other processes of a run: those that the program starts by multiprocessing or subprocess, and how
-voirkit reaches them."""
+"""Other processes of a run: how voirkit reaches those that the program starts by multiprocessing or
+subprocess."""

@@ -1,8 +1,8 @@
-"""Processes that the program starts and that take part in the run: the object that stands there
-for the overseer, and their end.
+"""Child processes of a run: what instruments use in them instead of the overseer, how to wait for
+them, and which of them were not recorded.
 
-``inherit`` brings instruments into processes that are spawned. They need this of a run there:
-a way to warn, and the state that they share.
+``inherit`` brings instruments into spawned processes. There the instruments need two things of the
+overseer: a way to warn the user, and the state that they share.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from voirkit.errors import tell
 from voirkit.phases import SharedState
 
-_MAY_HAVE_TRAINED_S = 0.5  # of processor time: importing torch alone takes a second
+_MAY_HAVE_TRAINED_S = 0.5  # CPU time; importing torch alone takes a second
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class ChildProcess(SharedState):
-    """This process's part in the run."""
+    """The object that instruments use in a child process instead of the overseer."""
 
     def __init__(self) -> None:
-        # the part that an instrument would add to the run's summary; the run's own process writes
-        # that, from the records of this one
+        # takes what instruments add to the summary; nothing here writes it, since the run's own
+        # process makes the summary from the records of this process
         self.summary: dict[str, Any] = {"dropped": {}}
-        # those shown, here or in the process that started this one: each is shown once
+        # warnings that were shown here or in the process that started this one; none is repeated
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:
@@ -42,15 +42,15 @@ _this = ChildProcess()
 
 
 def this_process(warnings: Iterable[str] = ()) -> ChildProcess:
-    """The object that stands for the run in this process, the same for all instruments;
-    ``warnings`` are those shown already."""
+    """Return the one object that all instruments of this process share; ``warnings`` were shown
+    already."""
     _this.warnings += warnings
     return _this
 
 
 def has_running_children() -> bool:
-    """True if children of multiprocessing still run that python will wait for at its end. Asks
-    nothing of them: nothing is reaped."""
+    """True if Python, when it exits, will wait for children of multiprocessing. Does not poll the
+    children, so none is reaped."""
     process = sys.modules.get("multiprocessing.process")
     children = list(getattr(process, "_children", ()))
     return any(
@@ -60,8 +60,8 @@ def has_running_children() -> bool:
 
 
 def after_children(function: Callable[[], None]) -> bool:
-    """Call a function when multiprocessing has waited for its children at python's end; False if it
-    will not."""
+    """Call a function at Python's exit, after multiprocessing has waited for its children. Returns
+    False, and calls nothing, if multiprocessing is not loaded or already exits."""
     util = sys.modules.get("multiprocessing.util")
     if util is None or util._exiting:
         return False
@@ -70,17 +70,20 @@ def after_children(function: Callable[[], None]) -> bool:
 
 
 class UnrecordedProcesses:
-    """The processes that the program has started since this was made, and that were not recorded,
-    as far as they are known."""
+    """The known processes that the program has started since this object was made, and that were
+    not recorded."""
 
     def __init__(self) -> None:
         self._cpu_s = _cpu_of_children_s()
         self._n_known = _count_known_children()
 
     def commands(self) -> list[str]:
-        """Those that may have trained, as they are shown; empty where all children together have
-        used too little for that. Processes of ``os.system`` and its like are known only by that
-        use, where nothing else was started."""
+        """Return the commands, as shown to users, of unrecorded processes that may have trained.
+
+        Empty if all children together have used too little CPU time for a training. Processes of
+        ``os.system`` and the like are noticed only by this CPU time, and only if the program has
+        started no other processes.
+        """
         from voirkit.processes import subprocesses
 
         if _cpu_of_children_s() - self._cpu_s < _MAY_HAVE_TRAINED_S:
@@ -93,7 +96,7 @@ class UnrecordedProcesses:
 
 
 class _Forks:
-    """The forks of this process and of those that it was forked from."""
+    """A counter of the forks of this process and of the processes that it was forked from."""
 
     def __init__(self) -> None:
         self.n_forked = 0
@@ -108,7 +111,7 @@ _forks = _Forks()
 
 
 def _count_known_children() -> int:
-    """The number of processes that python's own modules have started in ways that voirkit knows of,
+    """Return the number of processes that were started by fork, multiprocessing or subprocess,
     recorded or not."""
     from voirkit.processes import inherit, subprocesses
 
@@ -116,6 +119,6 @@ def _count_known_children() -> int:
 
 
 def _cpu_of_children_s() -> float:
-    """Processor time of the children that have ended."""
+    """Return the CPU time of the children that have ended, in seconds."""
     times = os.times()
     return times.children_user + times.children_system

@@ -1,13 +1,15 @@
-"""The offers that processes which the program starts anew inherit from voirkit in this one, each
-with its receiver.
+"""Offers: values that voirkit hands to new Python processes of the program. In the new process, a
+function (the receiver of the offer) is called with the value.
 
-Of multiprocessing (spawn, forkserver) the ``Process`` that is pickled for such a child is given one
-thing more to load, before the program's own; so is the preparation data that it pickles before,
-which is loaded before the main module.  Libraries that start processes in the same way are treated
-so too: loky, by itself and inside of joblib, and multiprocess.  Pythons that are started by
-``subprocess`` take the same offers when they import torch (``subprocesses``).  The program's objects
-gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes; whatever fails here, the
-program's process starts as it would without.  Checked with python 3.10 to 3.15.
+multiprocessing (spawn, forkserver) pickles preparation data, loaded before the child's main module,
+and then the ``Process``. voirkit adds the offers to both, in front of the program's own data.
+loky, alone and inside joblib, and multiprocess start processes in the same way and are treated
+alike. A Python process that is started by ``subprocess`` takes the same offers when it imports
+torch (``subprocesses``).
+
+The program's objects gain no attribute, and neither ``os.environ`` nor ``sys.path`` changes. If
+something fails here, the program's process still starts as it would without voirkit. Checked with
+Python 3.10 to 3.15.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PATCH_POINTS = (
-    # gets a __reduce_ex__ of its own
+    # the class gets a __reduce_ex__ method
     PatchPoint("multiprocessing.process", "BaseProcess", "python 3.10 to 3.15"),
     PatchPoint("multiprocessing.spawn", "get_preparation_data", "python 3.10 to 3.15", ("name",)),
     PatchPoint("multiprocess.process", "BaseProcess", "multiprocess 0.70"),
@@ -36,10 +38,10 @@ PATCH_POINTS = (
         ("name",),
     ),
     PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
-    # by processes.subprocesses, which imports nothing
+    # patched by processes.subprocesses, which imports nothing and so cannot declare it
     PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),
 )
-# loky's processes are multiprocessing's
+# loky uses the process class of multiprocessing
 _PROCESSES = ("multiprocessing.process", "multiprocess.process")
 _PREPARATIONS = (
     "multiprocessing.spawn",
@@ -49,9 +51,9 @@ _PREPARATIONS = (
 )
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Run in the child, when multiprocessing has loaded the main module and before it loads what the
-# process is to do.  The child's sys.path is the program's: voirkit need not be on it, and what has
-# its name there may be something else.
+# Runs in the child: for offers marked ``before_main`` before multiprocessing loads the main module,
+# for the others after that and before it loads the target of the process. The child has the
+# program's sys.path: voirkit may be missing there, or its name may belong to another package.
 _START_TEXT = """
 try:
     import os, sys
@@ -75,13 +77,13 @@ except Exception as exc:
             pass
 """
 
-# An offer as it is pickled: its receiver, its maker (module and name), True if subprocesses take it
-# too, and the value, pickled by itself.
+# An offer in pickled form: its receiver, module and name of the function that made it, True if
+# subprocesses take it too, and the value, which is pickled separately.
 PickledOffer = tuple[str, str, str, bool, bytes]
 
 
 class _Offer:
-    """An offer to processes that are started, as it was given to ``watch``."""
+    """An offer to new processes; the arguments are those of ``watch``."""
 
     def __init__(
         self, function: Callable[[], object | None], before_main: bool, subprocesses: bool
@@ -93,13 +95,14 @@ class _Offer:
 
 
 class InheritState:
-    """The state of this module, of which there is one.
+    """The state of this module; there is one instance.
 
     Attributes:
-        n_handed: The number of processes that offers were handed to.
-        main_needs_offers: The main module cannot be loaded where there are no offers, since it
+        n_handed: The number of processes that were handed offers.
+        main_needs_offers: True if the main module cannot be loaded without the offers, since it
             imports an alias (``voirkit.plugins``).
-        served: A WeakSet of the objects that start processes; None before the first.
+        served: A WeakSet of multiprocessing's ``Popen`` objects whose process was handed offers;
+            None before the first.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,7 @@ class InheritState:
 state = InheritState()
 _offers: dict[str, _Offer] = {}  # by receiver
 
-# in the process that starts another
+# in the process that starts the child
 
 
 def watch(
@@ -121,20 +124,20 @@ def watch(
     before_main: bool = False,
     subprocesses: bool = True,
 ) -> None:
-    """From now on a process that is spawned calls a function with a value that is offered
-    here; so do those started from there.
+    """Have every process spawned from now on call a function with a value that is made here. The
+    same holds for processes that these spawn.
 
     Args:
-        receiver: ``"module:function"``.  Called in the child, with one argument, when its main
-            module has been loaded and before the target of the process is.  An exception of it is
-            reported there.
-        offer: Called here for each such process: the value to hand to it, plain and picklable; None
-            if there is nothing.  If it can be found by its module and name in the child, it is
-            watched there too, unless the receiver did not return.
-        before_main: Call it before the main module is loaded, and before ``sys.path`` is the
-            program's; not where the server of forkserver has loaded that module for all that it
-            forks (it does since 3.14).
-        subprocesses: Offer it to pythons that are started by ``subprocess`` too; it is taken when
+        receiver: The function, ``"module:function"``. It is called in the child with the value as
+            its argument, after the main module and before the target of the process is loaded. If
+            it raises, the exception is reported there.
+        offer: Called here for each new process. Returns the value to hand over, plain and
+            picklable, or None for nothing. If the child finds this function by its module and name,
+            and the receiver has returned, ``watch`` is called there too.
+        before_main: Call the receiver before the main module is loaded and before ``sys.path`` is
+            the program's. That is not possible where the server of forkserver has loaded the main
+            module for all its children, as it does since Python 3.14.
+        subprocesses: Offer the value to Python processes of ``subprocess`` too. They take it when
             they import torch, which may be before their main module has defined anything.
     """
     is_first = not _offers
@@ -148,12 +151,13 @@ def watch(
 
 
 def is_watched(receiver: str) -> bool:
-    """True if processes that are spawned call it."""
+    """True if spawned processes call this receiver."""
     return receiver in _offers
 
 
 def unwatch(receiver: str) -> None:
-    """No more."""
+    """Stop handing the value of a receiver to new processes; the last call restores the patched
+    functions."""
     _offers.pop(receiver, None)
     if _offers:
         return
@@ -169,9 +173,9 @@ def unwatch(receiver: str) -> None:
         sys.modules["voirkit.processes.subprocesses"].remove()
 
 
-# by class of processes: the method by which its instances are pickled with offers
+# by process class: the ``__reduce_ex__`` that was added to it
 _reductions: dict[Any, Callable[..., Any]] = {}
-# by module: its replacement of a function, and the function
+# by module: the replacement of its ``get_preparation_data``, and the original
 _preparations: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -198,13 +202,14 @@ def _patch_subprocess(subprocess: ModuleType) -> None:
             from voirkit.processes import subprocesses
 
             subprocesses.install(subprocess, _as_text, _report)
-        except Exception as exc:  # the program is importing something: this must not come out there
+        except Exception as exc:  # the program is just importing subprocess and must not see this
             error = f"{type(exc).__name__}: {exc}"
             _report(f"pythons that the program starts are not recorded ({error}).")
 
 
 def _as_text() -> str | None:
-    """All offers for a python program, as a text; they are taken when it is loaded."""
+    """Return all offers for a Python subprocess as text, which calls their receivers when it is
+    unpickled; None without offers."""
     parts = []
     for before_main in (True, False):
         offers = [offer for offer in _collect(before_main) if _is_for_subprocesses(offer)]
@@ -229,11 +234,11 @@ def _patch_preparation(spawn: Any) -> None:
     original = spawn.get_preparation_data
 
     def get_preparation_data(name: str, *arguments: Any, **more: Any) -> dict[str, Any]:
-        """The data that is pickled for a process before the process itself; it takes from it the
-        keys that it knows when it loads it."""
+        """Return the data that is pickled for a child before the process object. The child ignores
+        keys that it does not know."""
         data: dict[str, Any] = original(name, *arguments, **more)
         offers = _collect(before_main=True)
-        # of the server of forkserver, which would load the main module for all that it forks
+        # data for the server of forkserver, which would load the main module for all its children
         if name == "ignore" and state.main_needs_offers:
             for key in ("init_main_from_path", "init_main_from_name", "main_path"):
                 data.pop(key, None)
@@ -246,10 +251,11 @@ def _patch_preparation(spawn: Any) -> None:
 
 
 def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[Any, ...]:
-    """The reduced form of a process, with something to load before it."""
+    """Return the reduced form of a process in which the offers are unpickled before its own
+    data."""
     state.n_handed += 1
     callable_, arguments, *rest = reduced
-    # The entries of a dictionary are loaded in their order.
+    # The entries of a dictionary are unpickled in order.
     names = {
         "begin": _LoadedByRunning(offers, before_main=False),
         "make": callable_,
@@ -259,7 +265,7 @@ def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[
 
 
 class _LoadedByRunning:
-    """Is loaded by running the text ``_START_TEXT``."""
+    """An object whose unpickling executes the code ``_START_TEXT``."""
 
     def __init__(self, offers: list[PickledOffer], before_main: bool) -> None:
         self._names = {"offers": offers, "folder": _FOLDER, "before_main": before_main}
@@ -269,8 +275,8 @@ class _LoadedByRunning:
 
 
 def _is_first(package: str) -> bool:
-    """True if this is the process that a package is starting, and not another among the objects
-    that are sent to it."""
+    """True if the object being pickled is the process that a package is starting. Later process
+    objects, among the data sent to this process, are not."""
     context = sys.modules.get(f"{package}.context")
     popen = context.get_spawning_popen() if context is not None else None
     if popen is None:
@@ -286,8 +292,8 @@ def _is_first(package: str) -> bool:
 
 
 def _collect(before_main: bool) -> list[PickledOffer]:
-    """All offers, each pickled by itself: it may fail to load there. Raises nothing: the program's
-    process is started in any case."""
+    """Return all offers in pickled form. Each value is pickled separately, since it may fail to
+    load in the child. Raises nothing: the program's process must start in any case."""
     from pickle import dumps
 
     pickled = []
@@ -313,7 +319,8 @@ def _collect(before_main: bool) -> list[PickledOffer]:
 
 
 def accept(offers: Iterable[PickledOffer], before_main: bool) -> None:
-    """Call the receivers of the offers; none can keep the others from it."""
+    """Call the receivers of the offers; an exception of one is reported and does not stop the
+    others."""
     from pickle import loads
 
     for receiver, module, name, subprocesses, value in offers:

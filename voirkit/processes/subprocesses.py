@@ -1,13 +1,14 @@
-"""Pythons that the program starts by ``subprocess`` and that may train: the ranks of a launcher,
-another script. They take part in its run.
+"""Recording of Python processes that the program starts by ``subprocess`` and that may train:
+ranks of a launcher, other scripts.
 
-Such a python has one variable more in its environment. The file of one line that is installed with
-voirkit (``follow.pth``) looks for it when python starts, and it is gone before anything else runs
-there: neither ``os.environ`` of the program nor that of its child has it. A child that is no
-python, or runs a tool or a module of the standard library, is started as ever. Not on Windows.
+Such a process takes part in the program's run. Its environment gets one more variable,
+``VARIABLE``. A one-line file that is installed with voirkit (``HOOK``) reads the variable when
+Python starts, and removes it before anything else runs: it is in ``os.environ`` neither of the
+program nor of its child. Other child processes start unchanged: those that do not run Python, and
+those that run a tool or a module of the standard library. Not on Windows.
 
-Imports nothing: every python that a followed shell script starts loads this, to see by its own
-command line what it is.
+Imports nothing of voirkit, since every Python process that a followed shell script starts loads
+this module to read its own command line.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ HOOK = "voirkit_follow.pth"
 _LONGEST = 100_000  # the kernel takes 128 KiB for one variable
 _RANKS = (b"RANK=", b"LOCAL_RANK=", b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 
-# Programs that start the processes which train, each with its own name for the interpreter.
+# Launchers: programs that start the training processes.
 LAUNCHERS = frozenset(
     {"torchrun", "accelerate", "deepspeed", "colossalai", "composer", "horovodrun"}
 )
@@ -40,10 +41,11 @@ LAUNCHER_MODULES = frozenset(
         "deepspeed.launcher.launch",
     }
 )
-STARTS_RAY_WORKERS = "raylet"  # no python: it hands its environment to those that it starts
-BECOMES_RAY_WORKER = "setup_worker.py"  # each of them executes a worker in its own place
-# Programs that train nothing: installers, environments, viewers and checkers. (The modules of the
-# standard library are none.)
+# Not a Python program, but the Python processes that it starts inherit its environment.
+STARTS_RAY_WORKERS = "raylet"
+BECOMES_RAY_WORKER = "setup_worker.py"  # started by raylet; replaces itself (exec) by a worker
+# Programs that train nothing: installers, environment managers, viewers and checkers. Modules of
+# the standard library train nothing either, but are not listed.
 TOOLS = frozenset(
     {
         "pip",
@@ -85,8 +87,8 @@ TOOLS = frozenset(
     }
 )
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh", "fish"})
-# Programs that run another one, which may be a python: elsewhere, with other limits, or several
-# times.
+# Programs that run another program, which may be Python: on another machine, with other limits, or
+# several times.
 RUNNERS = frozenset(
     {
         "mpirun",
@@ -123,16 +125,16 @@ RUNNERS = frozenset(
         "strace",
     }
 )
-_MOST_UNRECORDED = 16  # commands that are kept
+_MOST_UNRECORDED = 16  # maximum number of commands in ``StartedPrograms.unrecorded``
 
 
 class StartedPrograms:
-    """The programs that were started from here, of any kind, since there is something to hand
-    over.
+    """The programs of any kind that this process has started by ``subprocess`` since ``install``.
 
     Attributes:
-        n_started: Their number.
-        unrecorded: The commands of those that may train and were handed nothing, as they are shown.
+        n_started: The number of programs.
+        unrecorded: The commands, as shown to users, of programs that may train and are not
+            recorded.
     """
 
     def __init__(self) -> None:
@@ -142,18 +144,19 @@ class StartedPrograms:
 
 programs = StartedPrograms()
 
-# the changes in subprocess: owner, name, and the original
+# the patched attributes of subprocess: owner, name and original value
 _replaced: list[tuple[Any, str, Any]] = []
 
 
 def install(
     subprocess: ModuleType, offer: Callable[[], str | None], report: Callable[[str], None]
 ) -> None:
-    """From now on the program's pythons are handed something.
+    """Patch ``subprocess`` so that Python processes which the program starts are handed a text.
 
     Args:
-        offer: Called for the text that is handed to the next one; None if there is nothing.
-        report: Called, once, if a rank could not be reached.
+        subprocess: The module.
+        offer: Called for each process; returns the text to hand over, or None for nothing.
+        report: Called once for each reason why ranks cannot be reached, with the reason.
     """
     if _replaced or not hasattr(os, "putenv"):
         return
@@ -164,7 +167,7 @@ def install(
     reported: list[str] = []
 
     def text_for(arguments: tuple[Any, ...]) -> str | None:
-        """The offer for a program, if it is to be handed one that it can take."""
+        """Return the text for a program; None if it does not train or cannot take the text."""
         text = offer() if _may_train(arguments[0], arguments[1]) else None
         if text is None or len(text) >= _LONGEST:
             return None
@@ -177,8 +180,9 @@ def install(
         return None
 
     def start(*arguments: Any) -> Any:
-        """As ``_posixsubprocess.fork_exec``: the words, what may be executed, whether to close
-        files, which not, folder, environment."""
+        """Replace ``_posixsubprocess.fork_exec``. The first six arguments are the command's words,
+        the executables to try, whether to close files, the files to keep open, the folder and the
+        environment."""
         programs.n_started += 1
         final_arguments = arguments
         try:
@@ -189,7 +193,7 @@ def install(
             if text is None or not _sees_variable(arguments[1]):
                 _note_unrecorded(arguments[0], arguments[1])
         except Exception:
-            pass  # the program's process is started, whatever becomes of this
+            pass  # the program's process must start in any case
         return fork_exec(*final_arguments)
 
     programs.unrecorded.clear()
@@ -202,15 +206,16 @@ def install(
 
 
 def remove() -> None:
-    """No more."""
+    """Undo ``install``."""
     for owner, name, original in _replaced:
         setattr(owner, name, original)
     _replaced.clear()
 
 
 class _ButForPythons:
-    """Stands for the True by which subprocess uses ``posix_spawn`` (with python 3.13, most often):
-    not for what may train."""
+    """Replacement for the flag with which subprocess allows itself to use ``posix_spawn`` (the
+    usual way in Python 3.13): false for a command that may train, so that ``fork_exec`` is
+    called."""
 
     def __bool__(self) -> bool:
         try:
@@ -221,8 +226,8 @@ class _ButForPythons:
 
 
 class _Posix:
-    """Stands for the module ``_posixsubprocess`` in python 3.10's subprocess; multiprocessing goes
-    on with the module itself."""
+    """Replacement for the module ``_posixsubprocess`` in subprocess of Python 3.10; multiprocessing
+    still uses the module itself."""
 
     def __init__(self, module: Any) -> None:
         self.fork_exec = module.fork_exec
@@ -239,7 +244,7 @@ def _where_fork_exec_is(subprocess: Any) -> tuple[Any, str]:
 
 
 def _with(environment: Sequence[bytes] | None, text: str) -> list[bytes]:
-    """An environment with the variable."""
+    """Return an environment with ``VARIABLE`` added; None stands for the inherited environment."""
     variables = _inherited() if environment is None else environment
     return [*variables, f"{VARIABLE}={text}".encode()]
 
@@ -249,8 +254,8 @@ def _is_rank(environment: Sequence[bytes] | None) -> bool:
 
 
 def _inherited() -> list[bytes]:
-    """The variables that a child would inherit: also those that libraries have set, which
-    ``os.environ`` does not know."""
+    """Return the environment that a child would inherit. It includes variables that C libraries
+    have set and that ``os.environ`` does not show."""
     try:
         from ctypes import CDLL, POINTER, c_char_p
 
@@ -264,12 +269,13 @@ def _inherited() -> list[bytes]:
 
 
 def _may_train(words: Sequence[Any], executables: Sequence[bytes]) -> bool:
-    """True if a command runs a python program, or a program that starts such ones."""
+    """True if a command runs a Python program that may train, or a program that starts such
+    ones."""
     decoded = [os.fsdecode(word) for word in words]
     program = os.path.basename(os.fsdecode(executables[0])) if executables else ""
     if _is_python(program):
         return how(read(decoded), sys.stdlib_module_names) != "plain"
-    if decoded[1:2] == ["-c"]:  # a shell, by whatever name
+    if decoded[1:2] == ["-c"]:  # a shell, whatever its name
         inner = " ".join(decoded[2:3]).split()
         return any(_is_python(word) or _name(word) in LAUNCHERS for word in inner)
     return _name(program) in LAUNCHERS or program == STARTS_RAY_WORKERS
@@ -284,7 +290,7 @@ def _name(word: str) -> str:
 
 
 def _note_unrecorded(words: Sequence[Any], executables: Sequence[bytes]) -> None:
-    """Keep a command that may train, and that nothing was handed to."""
+    """Add a command that is not recorded to ``programs.unrecorded``, if it may train."""
     decoded = [os.fsdecode(word) for word in words]
     executable = os.fsdecode(executables[0]) if executables else ""
     command = _shown_if_may_train(decoded, executable)
@@ -294,7 +300,7 @@ def _note_unrecorded(words: Sequence[Any], executables: Sequence[bytes]) -> None
 
 
 def _shown_if_may_train(words: list[str], executable: str) -> str:
-    """The beginning of a command that may run a training; empty for any other."""
+    """Return the beginning of a command that may run a training; empty for any other command."""
     program = os.path.basename(executable)
     if _is_python(program):
         return _python_if_may_train(program, read(words))
@@ -322,8 +328,8 @@ def _may_lead_to_training(word: str) -> bool:
 
 
 def _sees_variable(executables: Sequence[bytes]) -> bool:
-    """True if a python that is executed has voirkit, as far as is known here: one of another
-    environment may have none."""
+    """True if the executed Python has voirkit's ``HOOK``: a Python of another environment may not.
+    Also true for a program that is not Python."""
     path = ""
     for executable in executables:
         if os.path.exists(executable):
@@ -351,7 +357,8 @@ def _prefix_of(executable: str) -> str:
 
 
 def _why_not() -> str:
-    """Why this environment's pythons do not see the variable; empty if they do."""
+    """Return the reason why Python processes of this environment do not see ``VARIABLE``; empty if
+    they do."""
     if any(os.path.exists(os.path.join(folder, HOOK)) for folder in sys.path):
         return ""
     return (
@@ -361,18 +368,17 @@ def _why_not() -> str:
     )
 
 
-# a python's command line: the interpreter's own options, the program, and whether that is to be
-# traced
+# a Python command line: the interpreter's options, the program, and whether to record the program
 
 
 class Python:
-    """A command line of python.
+    """A Python command line.
 
     Attributes:
-        options: The interpreter's own words, without its name.
+        options: The interpreter's options, without the name of the interpreter.
         kind: ``script``, ``module``, ``command`` (``-c``), ``stdin``, or ``interactive``.
-        name: Of the script or module.
-        arguments: All that comes after it.
+        name: The script, the module or the text of the command; otherwise empty.
+        arguments: The words after the name.
     """
 
     def __init__(
@@ -385,14 +391,14 @@ class Python:
 
     @property
     def program(self) -> str:
-        """The command as people call it: ``pip`` of ``/usr/bin/pip3.11``."""
+        """The program's plain name, such as ``pip`` for ``/usr/bin/pip3.11``."""
         if self.kind == "module":
             return self.name.removesuffix(".__main__")
         return self.name.rpartition("/")[2].removesuffix(".exe").rstrip("0123456789.")
 
 
 def read(words: Sequence[str]) -> Python:
-    """A python's command line (``sys.orig_argv``), its options as CPython 3.10 to 3.15 has them."""
+    """Parse a Python command line (``sys.orig_argv``), with the options of CPython 3.10 to 3.15."""
     index = 1
     while index < len(words):
         word = words[index]
@@ -420,8 +426,8 @@ def read(words: Sequence[str]) -> Python:
 
 
 def _first_decisive_letter(word: str) -> int:
-    """The place of the first letter, in a word of short options, behind which none follows; the
-    word's length if there is none."""
+    """Return the position of the first of ``-i``, ``-c``, ``-m``, ``-W`` and ``-X`` in a word of
+    short options; the word's length if there is none. No other option follows such a letter."""
     for position, letter in enumerate(word):
         if position and letter in "icmWX":
             return position
@@ -429,7 +435,8 @@ def _first_decisive_letter(word: str) -> int:
 
 
 def _read_inline(words: Sequence[str], index: int, position: int) -> Python:
-    """A command line with ``-c`` or ``-m`` at a place of one of its words."""
+    """Return a command line that has the letter of ``-c`` or ``-m`` at ``position`` in the word at
+    ``index``."""
     word = words[index]
     following = list(words[index + 1 :])
     attached = word[position + 1 :]
@@ -443,8 +450,12 @@ def _read_inline(words: Sequence[str], index: int, position: int) -> Python:
 
 
 def how(python: Python, standard: frozenset[str] = frozenset()) -> str:
-    """How it is started: ``run`` (under voirkit), ``launcher`` (the programs that it starts are
-    inspected), or ``plain``. Modules of the standard library train nothing."""
+    """Return how to treat a Python command line.
+
+    ``run`` means under voirkit; ``launcher`` that the programs which it starts are inspected;
+    ``plain`` without voirkit. ``standard`` are the modules of the standard library, which train
+    nothing.
+    """
     program = python.program
     if python.kind == "script":
         launchers = LAUNCHERS

@@ -1,5 +1,5 @@
-"""What a run is turned into for people and other tools: table, HTML page, live view, exports. Reads
-runs, never changes them."""
+"""Reports of a run for people and other tools: table, HTML page, Markdown. Reads runs, never
+changes them."""
 
 from __future__ import annotations
 

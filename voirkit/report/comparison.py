@@ -1,7 +1,9 @@
-"""Runs beside others: the figures of two sides, and what else is not the same. It measures nothing.
+"""The comparison of two sides, each of one or more runs: their figures, and everything else that
+differs. It measures nothing.
 
-Figures have their ratio, and whether noise explains it (``voirkit.analysis.significance``). Of
-several runs a side a figure is the median of theirs. ``+`` is what the second has more.
+Each figure has the ratio of the sides, and whether noise explains it
+(``voirkit.analysis.significance``). If a side has several runs, its figure is their median.
+Differences are second minus first: ``+`` means that the second side has more.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 
-# Of a manifest: what may explain a difference, by the name that it is shown under.
+# Facts of a run's manifest that may explain a difference: their key, by the name shown to users.
 ENVIRONMENT = {
     "command": "command",
     "voirkit options": "voirkit_options",
@@ -53,7 +55,7 @@ ENVIRONMENT = {
 
 
 Summary = Mapping[str, Any]
-Place = tuple[str, ...]  # of a figure in a summary
+Place = tuple[str, ...]  # the keys that lead to a figure in a summary
 Pairs = Mapping[str, tuple[Any, Any]]
 
 
@@ -62,22 +64,28 @@ class Side:
     """The runs of one side, at least one; each attribute has an entry for each run."""
 
     summaries: Sequence[Summary]  # as ``voirkit.analysis.summary.summary_of`` gives them
-    names: Sequence[str] = ()  # of the runs, as the user typed them
-    runs: Sequence[Run] = ()  # the opened runs; of one in several directories the first
-    # how sure figures are, by their place in the summary; what is not there has no interval
+    names: Sequence[str] = ()  # names of the runs, as the user typed them
+    # the opened runs; for a run in several directories, the first one
+    runs: Sequence[Run] = ()
+    # values and errors of figures, by their place in the summary; a figure that is missing here has
+    # no interval
     estimates: Sequence[Mapping[Place, Estimate | None]] = ()
     directories: Sequence[Sequence[Run]] = ()  # all directories of each run
 
     def median(self, *place: str) -> float | None:
-        """The median of a figure, over the runs that have it; None where none has."""
+        """Return the median of a figure over the runs that have it; None if no run has it."""
         values = [number_at(summary, *place) for summary in self.summaries]
         numbers = [value for value in values if value is not None]
         return median(numbers) if numbers else None
 
     def estimates_of(self, place: Place, values: bool) -> list[Estimate]:
-        """The estimate of a figure of each run; empty where of some run there is none. ``place``:
-        of the figure; ``values``: whether its value alone will do where its steps say nothing: it
-        is held against those of other runs."""
+        """Return the estimate of a figure for each run; empty if it is missing for a run.
+
+        Args:
+            place: The place of the figure in the summary.
+            values: If no run has an estimate from its steps, use the plain values. Their error then
+                comes from the differences between runs.
+        """
         estimates = [run_estimates.get(place) for run_estimates in self.estimates]
         if values and not any(estimates):
             numbers = [number_at(summary, *place) for summary in self.summaries]
@@ -87,23 +95,25 @@ class Side:
 
     @property
     def start_ns(self) -> list[float]:
-        """The start of each run, in ns since 1970; empty where that is not known of all."""
+        """The start of each run in ns since 1970; empty if unknown for any of the runs."""
         times_ns = [number_at(run.manifest, "clocks", "time_ns") for run in self.runs]
         return [] if None in times_ns else [float(time_ns or 0) for time_ns in times_ns]
 
     @property
     def contention(self) -> float:
-        """How much other programs may have held up its runs: the mean of their logarithms."""
+        """The logarithm of the slowdown that other programs may have caused: the mean over this
+        side's runs (see ``contention_of``)."""
         return fmean(map(contention_of, self.summaries))
 
     def between_runs(self, place: Place) -> float:
-        """The assumed difference of equal runs, of those on this side that differ most."""
+        """Return the assumed difference of a figure between equal runs, in logarithms: the largest
+        over this side's runs."""
         return max(_between_runs(summary, place) for summary in self.summaries)
 
 
 def wall_estimate(summary: Summary, estimates: Mapping[Place, Estimate | None]) -> Estimate | None:
-    """The wall time of a run: what its steps say of the error of their mean counts for the part of
-    it that is training."""
+    """Return the wall time of a run as an estimate; None if unknown. Its error is that of the
+    training throughput, scaled by the share of the wall time that is training."""
     wall = number_at(summary, *WALL)
     if not wall or wall <= 0:
         return None
@@ -117,16 +127,16 @@ def _training_share(summary: Summary) -> float:
 
 
 def _between_walls(summary: Summary) -> float:
-    """The assumed difference of the wall time of equal runs: that of starting and ending differs
-    more than that of training."""
+    """Return the assumed difference of the wall time between equal runs, in logarithms. Start and
+    end of a run are assumed to vary more than its training."""
     training = _training_share(summary)
     between_trainings = training * _between_runs(summary, THROUGHPUT)
     return hypot(between_trainings, (1 - training) * BETWEEN_STARTS)
 
 
 def contention_of(summary: Summary) -> float:
-    """See ``voirkit.analysis.significance.contention``; 0 where nothing is known of other
-    programs."""
+    """Return the logarithm of the slowdown that other programs may have caused
+    (``voirkit.analysis.significance.contention``); 0 if their CPU use is unknown."""
     waited = number_at(summary, "processors", "waited_share")
     other_work = number_at(summary, "processors", "others_share")
     if waited is None or other_work is None:
@@ -135,8 +145,9 @@ def contention_of(summary: Summary) -> float:
 
 
 def contention_bias(first: Side, second: Side, place: Place) -> tuple[float, float]:
-    """By how much the true ratio of a figure may lie below and above, in logarithms, since one side
-    was held up more than the other: what was held up took longer, and its rates are lower."""
+    """Return by how much the true ratio of a figure may lie below and above the measured one, in
+    logarithms, because other programs slowed down one side more. Their effect is longer times and
+    lower rates."""
     excess = first.contention - second.contention
     if place[:1] == ("rates",):
         excess = -excess
@@ -144,9 +155,12 @@ def contention_bias(first: Side, second: Side, place: Place) -> tuple[float, flo
 
 
 def _between_runs(summary: Summary, place: Place) -> float:
-    """The assumed difference of a figure of equal runs, in logarithms, where there is one run a
-    side. Of a phase that is a tenth of a step it is three times as much as of the step: the fewer
-    calls, the less of what differs evens out."""
+    """Return the assumed difference of a figure between equal runs, in logarithms, for one run a
+    side.
+
+    For a phase it is that of the step, divided by the square root of the phase's share: three times
+    as much for a tenth of a step. With fewer calls, less of the variation averages out.
+    """
     if place == WALL:
         return _between_walls(summary)
     assumed = _between_steps(summary, place[:1] == ("rates",))
@@ -158,7 +172,8 @@ def _between_runs(summary: Summary, place: Place) -> float:
 
 
 def _between_steps(summary: Summary, of_rate: bool) -> float:
-    """The same of step time, or of a rate; more where the work of others held up steps."""
+    """Return the assumed difference of the step time, or of a rate, between equal runs, in
+    logarithms. It is larger if other programs slowed down steps."""
     if not is_contended(summary.get("processors")):
         return BETWEEN_RUNS
     typical = number_at(summary, "steps", "time_s", "median")
@@ -169,9 +184,11 @@ def _between_steps(summary: Summary, of_rate: bool) -> float:
     return between_runs(typical, fastest, mean if of_rate else None)
 
 
-_UNAFFECTED = ("", "share", "bytes")  # units of what no other program holds up
-_COUNTS = ("", "share")  # units of what is not a measurement, or may be 0
-_HELD_UP = 1.05  # the mean step is so many times the median one: work of others held up steps
+_UNAFFECTED = ("", "share", "bytes")  # units of figures that other programs do not slow down
+_COUNTS = ("", "share")  # units of figures that are not measured, or may be 0
+# From this ratio of the mean to the median step time on, other programs count as having slowed
+# down steps.
+_HELD_UP = 1.05
 _LEAST_SHARE = 0.01
 WALL: Place = ("duration_s",)
 THROUGHPUT: Place = ("rates", "train_rate")
@@ -180,32 +197,30 @@ STEP: Place = ("steps", "time_s")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of two sides. ``spreads``: p10 and p90 of each, where it has them and there is one
-    run a side."""
+    """A figure of two sides."""
 
-    name: str  # as it is shown
-    # ``s``, ``share``, ``bytes``, ``items/s``, or empty for numbers. first, second: Its value; None
-    # where it is not known.
-    units: str
-    first: float | None
-    second: float | None
-    place: Place = ()  # where it stands in a summary
+    name: str  # as shown to users
+    units: str  # ``s``, ``share``, ``bytes``, ``items/s``, or empty for plain numbers
+    first: float | None  # value of the first side; None if unknown
+    second: float | None  # value of the second side; None if unknown
+    place: Place = ()  # its place in a summary
+    # p10 and p90 of each side; None if unknown or if a side has several runs
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
-    better: str = ""  # ``higher``, ``lower``, or nothing where neither is
-    # the ratio with its interval, where it is known how sure it is
+    better: str = ""  # ``higher``, ``lower``, or empty if neither is better
+    # the ratio with its confidence interval; None if the error is unknown
     difference: Difference | None = None
 
     @property
     def ratio(self) -> float | None:
-        """The second over the first."""
+        """The ratio second / first; None if unknown."""
         if self.difference is not None:
             return self.difference.ratio
         return self.second / self.first if self.first and self.second is not None else None
 
     @property
     def is_better(self) -> bool | None:
-        """True if the second is better; None where neither is, noise explains the difference, or
-        one is not known."""
+        """True if the second side is better, False if the first is. None if neither is, noise
+        explains the difference, or a value is unknown."""
         if not self.better or self.first == self.second:
             return None
         if self.first is None or self.second is None:
@@ -215,7 +230,7 @@ class Figure:
         return (self.second > self.first) is (self.better == "higher")
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figure as a dictionary for JSON output."""
         spreads = None
         if self.spreads is not None:
             spreads = [{"p10": low, "p90": high} for low, high in self.spreads]
@@ -242,7 +257,7 @@ def _difference_json(difference: Difference) -> dict[str, Any]:
 
 
 def figures(first: Side, second: Side) -> list[Figure]:
-    """The figures that both sides, or one of them, have."""
+    """Return the figures that at least one side has, with the certainty of their ratios."""
     checkpoints = ("steps", "checkpoints_between")
     single, typical = partial(_single, first, second), partial(_typical, first, second)
     rows = [single("run", "s", "duration_s")]
@@ -266,8 +281,11 @@ def figures(first: Side, second: Side) -> list[Figure]:
 
 
 def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[int]]]:
-    """The runs of each side that count as one; without clocks, as if all of the first had been
-    recorded before the second's."""
+    """Return the runs of each side in groups that count as one independent run each.
+
+    Groups are lists of run indices. If start times are unknown, all runs of the first side are
+    assumed to have been recorded before those of the second.
+    """
     if first.start_ns and second.start_ns:
         return independent_runs(first.start_ns, second.start_ns)
     n, m = len(first.summaries), len(second.summaries)
@@ -275,8 +293,11 @@ def grouped_runs(first: Side, second: Side) -> tuple[list[list[int]], list[list[
 
 
 def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> list[Figure]:
-    """Figures with how certain their ratios are. Of 100 comparisons of equal runs, at most 5 report
-    that the step time differs, and at most 5 that any other figure does."""
+    """Return the figures, with the confidence interval of the ratio where the error is known.
+
+    Of 100 comparisons of equal runs, at most 5 report a difference of the step time, and at most 5
+    a difference of any other figure.
+    """
     several = len(first.summaries) + len(second.summaries) > 2
     estimates = []
     for figure in figures:
@@ -306,7 +327,7 @@ def with_differences(figures: Sequence[Figure], first: Side, second: Side) -> li
 def _combined_groups(
     estimates: Sequence[Estimate], groups: Sequence[Sequence[int]]
 ) -> list[Estimate]:
-    """The estimates of runs, with one for each group of runs that count as one."""
+    """Return one combined estimate for each group of runs (see ``grouped_runs``)."""
     return [combined([estimates[number] for number in group]) for group in groups]
 
 
@@ -327,7 +348,7 @@ def _rates(first: Side, second: Side) -> Iterator[Figure]:
         values = [side.median("rates", name, "value") for side in (first, second)]
         if None not in values or None in (figure.first, figure.second):
             figure = replace(figure, first=values[0], second=values[1])
-        # else one of the runs is of a version that knew the median alone: like is held against like
+        # otherwise a run of an older version has only medians, so medians are compared
         yield figure
 
 
@@ -336,7 +357,7 @@ def _single(first: Side, second: Side, name: str, units: str, *place: str) -> Fi
 
 
 def _typical(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
-    """A figure of steps, of which a summary has median, p10 and p90."""
+    """Return a figure for which a summary has median, p10 and p90."""
     medians = [side.median(*place, "median") for side in (first, second)]
     first_spread, second_spread = _spread(first, place), _spread(second, place)
     spreads = None
@@ -346,7 +367,7 @@ def _typical(first: Side, second: Side, name: str, units: str, *place: str) -> F
 
 
 def _spread(side: Side, place: Place) -> tuple[float, float] | None:
-    """p10 and p90 of a figure, where a side has one run and they are known."""
+    """Return p10 and p90 of a figure; None if unknown or if the side has several runs."""
     low, high = side.median(*place, "p10"), side.median(*place, "p90")
     if len(side.summaries) != 1 or low is None or high is None:
         return None
@@ -360,13 +381,14 @@ def _value_at(summary: Any, *path: str) -> Any:
 
 
 def number_at(summary: Any, *path: str) -> float | None:
-    """A number of a summary; None where it has none there."""
+    """Return the number at a place of a summary; None if there is no number."""
     value = _value_at(summary, *path)
     return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def environments(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """The differences of two sides' manifests."""
+    """Return the facts of ``ENVIRONMENT`` and the package versions that differ between the
+    manifests of two sides, by name."""
     manifests, other_manifests = _manifests(first), _manifests(second)
     pairs: dict[str, tuple[Any, Any]] = {}
     for name, path in ENVIRONMENT.items():
@@ -386,14 +408,15 @@ def _manifests(side: Side) -> list[Mapping[str, Any]]:
 
 
 def _packages(manifests: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The packages of runs; a run that was killed has none."""
+    """Return the installed packages of each run; a run that was killed has no list of packages and
+    is left out."""
     return [manifest["packages"] for manifest in manifests if manifest.get("packages")]
 
 
 def _pair(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *path: str
 ) -> tuple[Any, Any]:
-    """What stands at a place in the documents of either side."""
+    """Return the value at a place in the documents of the first and of the second side."""
     return (
         _together(_value_at(document, *path) for document in first),
         _together(_value_at(document, *path) for document in second),
@@ -401,7 +424,7 @@ def _pair(
 
 
 def _comparable_options(manifest: Mapping[str, Any]) -> list[str] | None:
-    """Options without where the run was recorded, which no two runs have in common."""
+    """Return the options of a run without ``--run-dir``, which no two runs have in common."""
     words = manifest.get("voirkit_options")
     if not isinstance(words, list):
         return None
@@ -415,7 +438,8 @@ def _comparable_options(manifest: Mapping[str, Any]) -> list[str] | None:
 
 
 def different_facts(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """Scripts, verdicts, alerts, how each ended: those that are not the same."""
+    """Return the facts of the summaries (script, end, exit code, verdict, alerts) that differ
+    between two sides, by name."""
     facts: dict[str, Callable[[Summary], Any]] = {
         "script": script_name,
         "ended": lambda summary: summary.get("ended"),
@@ -436,14 +460,14 @@ def _alert_kinds(summary: Summary) -> list[str]:
 
 
 def script_name(summary: Summary) -> str | None:
-    """The script or module that ran, without its folder; None where that is not known."""
+    """Return the name of the script, without its folder, or module that ran; None if unknown."""
     words = [*map(str, summary.get("command") or ()), "", ""]
     name = words[1] if words[0] == "-m" else os.path.basename(words[0])
     return name or None
 
 
 def _together(values: Iterable[Any]) -> Any:
-    """The values of the runs of one side: the value itself where there is one."""
+    """Return the value that all runs of a side share; if they differ, a text with all values."""
     distinct: list[Any] = []
     for value in values:
         if value not in distinct:
@@ -454,7 +478,7 @@ def _together(values: Iterable[Any]) -> Any:
 
 
 def in_words(value: Any) -> str:
-    """A value of a manifest or a summary, in a line."""
+    """Return a value of a manifest or summary as one line of text."""
     if isinstance(value, (list, tuple)):
         return " ".join(map(str, value)) or "none"
     if isinstance(value, Mapping):
@@ -463,7 +487,7 @@ def in_words(value: Any) -> str:
 
 
 def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
-    """The figures of instruments' sections that all runs have."""
+    """Yield the figures of instruments' report sections that all runs have."""
     parts = {**instrument_parts(True), **instrument_parts(False)}
     for part in parts.values():
         of_first = [dict(figures_of(part(summary))) for summary in first.summaries]
@@ -476,16 +500,18 @@ def figures_of_instruments(first: Side, second: Side) -> Iterator[Figure]:
 
 
 def change(ratio: float) -> str:
-    """A ratio as what is more or less."""
+    """Return a ratio as a signed percentage: ``+10.0%`` for 1.1."""
     return f"{ratio - 1:+.1%}"
 
 
 def missed_by(
     condition: Condition, figures: Sequence[Figure], first: Side, second: Side
 ) -> Iterator[str]:
-    """Why a condition does not hold; nothing if it does. One with a sign and % is of the second
-    side beside the first; where noise explains the difference, it counts as none. Others are of
-    each run of the second side."""
+    """Yield the reasons why a condition does not hold; nothing if it does.
+
+    A relative condition (with a sign and %) compares the second side with the first; a difference
+    that noise explains counts as none. Any other condition applies to each run of the second side.
+    """
     if condition.relative:
         figure = _figure_at(condition.path, figures, first, second)
         yield from _missed_change(condition, figure)
@@ -497,7 +523,7 @@ def missed_by(
 
 
 def _figure_at(path: Sequence[str], figures: Sequence[Figure], first: Side, second: Side) -> Figure:
-    """The figure at a place of a summary, whether it is shown or not."""
+    """Return the figure at a place of a summary, even if reports do not show it."""
     place = path[:-1] if path[-1] in ("median", "value") else path
     for figure in figures:
         if figure.place == place:
@@ -506,7 +532,7 @@ def _figure_at(path: Sequence[str], figures: Sequence[Figure], first: Side, seco
 
 
 def _missed_change(condition: Condition, figure: Figure) -> Iterator[str]:
-    """Why a condition on the ratio of a figure does not hold."""
+    """Yield the reason why a relative condition does not hold for a figure; nothing if it does."""
     for side, value in (("first", figure.first), ("second", figure.second)):
         if value is None:
             yield f"{condition.text}: the {side} has no {'.'.join(condition.path)}"

@@ -1,4 +1,4 @@
-"""A comparison as sections, which the terminal, Markdown and the page draw."""
+"""The report sections of a comparison, which the terminal, Markdown and the HTML page draw."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from voirkit.report.sections import (
 def answer_section(
     first: Side, second: Side, figures: Sequence[Figure], differences: Sequence[RankDifference] = ()
 ) -> Section:
-    """Which runs they are, whether wall time, throughput and step time differ by more than noise,
-    and which losses and batches do.
+    """Return the section that answers the comparison: the names of the runs, whether wall time,
+    throughput and step time differ by more than noise, and which losses and batches differ.
 
     Args:
-        differences: Of the first run of each side, by rank.
+        differences: The first differences, by rank, between the first runs of the two sides.
     """
     by_place = {figure.place: figure for figure in figures}
     blocks: list[Block] = [
@@ -96,11 +96,13 @@ def _throughput(figures: _Figures) -> Iterator[Text]:
     yield Text(f"{_values(figure)}{judgement}.", "throughput", mood=_mood(figure, "higher"))
 
 
-_ROUNDING = 0.01  # by which the ratio of two figures may differ from the one that is judged
+# By this much, in logarithms, the ratio of the shown figures may differ from the judged ratio.
+_ROUNDING = 0.01
 
 
 def _left_out(figure: Figure) -> str:
-    """That what is judged is not all of the time that the figures are of."""
+    """Return a note if the judged ratio leaves out some of the time in the shown figures; otherwise
+    an empty text."""
     if figure.difference is None or not figure.first or not figure.second:
         return ""
     unlike = abs(log(figure.second / figure.first / figure.difference.ratio)) > _ROUNDING
@@ -123,11 +125,12 @@ def _step_time(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
     )
 
 
-_MOST_PHASES = 3  # that the answer names
+_MOST_PHASES = 3  # maximum number of phases that the answer names
 
 
 def _phases(figures: _Figures) -> Iterator[Text]:
-    """What of a step has changed by more than noise, the largest change first."""
+    """Yield a line with the phases of a step whose change noise does not explain, the largest
+    change first."""
     steps = [figures.get(("steps", "phases", phase, "step_s")) for phase in PHASES]
     changed = [
         figure
@@ -155,7 +158,8 @@ _TIMES = 2.0  # from here on a ratio is easier to read than a percentage
 
 
 def _judgement(difference: Difference, more: str, less: str) -> str:
-    """``12.1% shorter (95%: -14.0% .. -10.2%)``, or that there is no significant difference."""
+    """Return the difference in words, such as ``12.1% shorter (95%: -14.0% .. -10.2%)`` or ``no
+    significant difference: ...``."""
     interval = f"(95%: {change(difference.low)} .. {change(difference.high)})"
     ratio = difference.ratio
     if not difference.significant:
@@ -169,14 +173,15 @@ def _judgement(difference: Difference, more: str, less: str) -> str:
 
 
 def _mood(figure: Figure, better: str) -> str:
-    """The colour of a figure whose difference noise does not explain."""
+    """Return the mood of a figure: ``good`` or ``bad`` if its difference is significant, otherwise
+    empty."""
     difference = figure.difference
     if difference is None or not difference.significant:
         return ""
     return "good" if (difference.ratio > 1) is (better == "higher") else "bad"
 
 
-# what is to be known of the answer
+# notes on the answer
 
 
 def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
@@ -206,7 +211,7 @@ def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
 
 
 def _other_scripts(first: Side, second: Side) -> Iterator[Text]:
-    """A note if not all runs are of one script, with a run of each."""
+    """Yield a note if the runs are of different scripts; it names one run of each script."""
     runs = [
         (name, script_name(summary))
         for side in (first, second)
@@ -219,8 +224,8 @@ def _other_scripts(first: Side, second: Side) -> Iterator[Text]:
 
 
 def _other_work(first: Side, second: Side) -> Iterator[Text]:
-    """A note if the two sides have not done the same amount of work, so that their wall times are
-    of different work."""
+    """Yield a note if the sides have trained different numbers of steps or items, so that their
+    wall times cannot be compared."""
     amounts = []
     for unit, place in (("steps", ("steps", "n")), ("items", ("steps", "items"))):
         values = [side.median(*place) for side in (first, second)]
@@ -234,12 +239,12 @@ def _other_work(first: Side, second: Side) -> Iterator[Text]:
         )
 
 
-_LEAST_CONTENTION = 0.02  # in logarithms: what widens an interval by less is not worth a line
+_LEAST_CONTENTION = 0.02  # in logarithms; a smaller slowdown is not worth a warning
 
 
 def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
-    """A warning if other programs had the processors while a side ran, and by how much that may
-    have held it up."""
+    """Yield a warning for each side that other programs may have slowed down, with the possible
+    slowdown."""
     for head, side in sides:
         if side.contention < _LEAST_CONTENTION:
             continue
@@ -261,7 +266,7 @@ def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
 
 
 def figures_section(figures: Sequence[Figure]) -> Section:
-    """A row for each figure that is compared."""
+    """Return the section with a table of the compared figures, one row each."""
     rows = [_figure_row(figure) for figure in figures]
     heads: list[str | Column] = [
         Column("", left=True, cut=True),
@@ -280,7 +285,7 @@ def figures_section(figures: Sequence[Figure]) -> Section:
 
 
 def _figure_row(figure: Figure) -> Sequence[AnyCell]:
-    """A figure of both sides, its difference, ratio and intervals."""
+    """Return the row of a figure: its name, both values, difference, ratio and intervals."""
     difference = ""
     if figure.first is not None and figure.second is not None:
         difference = signed(figure.second - figure.first, figure.units)
@@ -299,7 +304,7 @@ def _figure_row(figure: Figure) -> Sequence[AnyCell]:
 
 
 def _interval_cells(difference: Difference | None) -> tuple[AnyCell, AnyCell, AnyCell]:
-    """The interval of a ratio, and those of either side."""
+    """Return the cells with a ratio's interval and the half-widths of both sides' intervals."""
     if difference is None:
         return Cell("", "dim"), "", ""
     interval = f"{difference.low:.2f} .. {difference.high:.2f}"
@@ -318,12 +323,12 @@ _DIFFERENCE = (
 
 
 def _either_way(low: float, high: float) -> str:
-    """An interval as a part of what is in its middle."""
+    """Return the half-width of an interval as a percentage of its geometric mean."""
     return f"{sqrt(high / low) - 1:.1%}"
 
 
 def differences_section(different: Pairs) -> Section:
-    """What else is not the same: verdicts, the environment."""
+    """Return the section with all other differences, such as verdicts and the environment."""
     rows = [
         (name, in_words(first), in_words(second)) for name, (first, second) in different.items()
     ]

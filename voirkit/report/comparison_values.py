@@ -1,4 +1,4 @@
-"""The first loss and the first batch in which two runs differ, in a line each."""
+"""Lines of a comparison about the first loss and the first batch in which two runs differ."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from voirkit.report.sections import Text
 def losses_and_batches(
     first: Side, second: Side, differences: Sequence[RankDifference]
 ) -> Iterator[Text]:
-    """A line for the losses and one for the batches, of what was recorded of them. Of several runs
-    a side, the first of each."""
+    """Yield one line for the losses and one for the batches, if they were recorded. They are about
+    the first run of each side."""
     runs = ""
     if len(first.names) + len(second.names) > 2:
         runs = f" ({first.names[0]} and {second.names[0]})"
@@ -42,8 +42,8 @@ def _losses(first: Side, second: Side, differences: Sequence[RankDifference]) ->
 
 
 def _batches(differences: Sequence[RankDifference]) -> Text | None:
-    """None where samplers handed out nothing: iterable datasets, no loader, or a run of an older
-    version."""
+    """Return the line for the batches; None if no sampler indices were recorded: iterable datasets,
+    no data loader, or a run of an older version."""
     parts = [(rank.rank, rank.batches) for rank in differences if rank.batches is not None]
     parts = [(rank, part) for rank, part in parts if part.compared]
     return _line(parts, "batches", _batch_place) if parts else None
@@ -80,7 +80,8 @@ def _batch_place(part: FirstDifference) -> str:
 
 
 def _where(part: FirstDifference) -> str:
-    """``equal to step 4; differ from step 5 on``."""
+    """Return the place of the first difference as text: ``equal to step 4; differ from step 5
+    on``."""
     if part.step is None:
         return f"equal up to number {part.index}, outside of the steps; differ from there on"
     if part.step == 0:
@@ -89,17 +90,18 @@ def _where(part: FirstDifference) -> str:
 
 
 def _later_differences(part: FirstDifference, unit: str) -> str:
-    """How many differ after the first difference, if some are equal again."""
+    """Return a text with the number of values that differ, counted from the first difference on;
+    empty if all of those differ."""
     assert part.index is not None
     later = min(part.lengths) - part.index
     return f", in {part.differing:,} of {later:,} {unit}" if part.differing < later else ""
 
 
-_MOST_DIGITS = 17  # that tell a float64 from every other
+_MOST_DIGITS = 17  # significant digits that tell any two float64 numbers apart
 
 
 def _apart(first: float, second: float) -> tuple[str, str]:
-    """Two numbers with as many digits as tell them apart, four at least."""
+    """Return two numbers as texts, with the fewest digits (at least four) that tell them apart."""
     texts = [
         (f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in range(4, _MOST_DIGITS + 1)
     ]
@@ -107,8 +109,8 @@ def _apart(first: float, second: float) -> tuple[str, str]:
 
 
 def _curves(curves: CurveDifference) -> Text:
-    """The line for losses on a device, of which only those of the curve are read, when the script
-    has ended."""
+    """Return the line for losses on a device. Only the losses of the loss curve are known for
+    these, since voirkit reads them after the script has ended."""
     extent = f"known are {curves.compared:,} of {curves.losses:,}, since they lie on a device"
     if curves.first_different is None or curves.values is None:
         return Text(f"equal as far as they are known; {extent}")

@@ -1,7 +1,7 @@
-"""Completes the record of a run that has just ended: steps and verdict in ``summary.json``, from
-what lies in segments.
+"""Completes the record of a run that has just ended: adds steps and verdict to ``summary.json``,
+computed from the trace segments.
 
-A program of its own, so that the training process loads nothing for it:
+It is a separate program, so that the training process loads nothing for it:
 
     python -m voirkit.report.finish RUN --rank R --pid PID [--compact] [--draw COLUMNS [--colour]
     --shown RUN]
@@ -20,12 +20,13 @@ from voirkit.runs.opened import Run
 
 
 def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, Any]:
-    """Complete a run as far as one of its ranks can; rank 0 writes the summary.
+    """Complete the record of a run for one rank; rank 0 writes the summary.
 
     Args:
-        pid: The process that has recorded it, which is about to end.
-        compact: Whether its trace is compacted and its steps are rolled up now, and not when
-            somebody first reads them.
+        path: The run directory.
+        pid: The process that has recorded the run and is about to end.
+        compact: Whether to compact the trace and roll up the steps now, instead of when they are
+            first read.
 
     Returns:
         The summary.
@@ -38,7 +39,8 @@ def finish(path: str, rank: int, pid: int, compact: bool = False) -> dict[str, A
 
 
 def main(argv: Sequence[str]) -> int:
-    """Returns the exit code; what goes wrong is printed by python: whoever called reports it."""
+    """Run the program and return its exit code. An exception leads to Python's traceback on stderr,
+    which the calling process reports."""
     from argparse import ArgumentParser
 
     parser = ArgumentParser(prog="python -m voirkit.report.finish", description=__doc__)
@@ -56,18 +58,18 @@ def main(argv: Sequence[str]) -> int:
     if options.compact:
         from voirkit.runs import compaction
 
-        # nothing is left to do, or this says why
+        # ``finish`` has compacted already; if that failed, this call raises the reason
         compaction.compact(options.RUN, options.rank, ended=[options.pid])
     return 0
 
 
 def _with_own_cost(summary: dict[str, Any]) -> dict[str, Any]:
-    """The summary with what completing it has taken until now; the process that waits for this one
-    writes down all of it."""
+    """Return the summary with the CPU time of its completion until now as part of the overhead. The
+    waiting parent process records the final time."""
     overhead = summary.get("overhead")
     if not overhead:
         return summary
-    # perf and others that read what was sampled are children
+    # includes child processes, such as perf, which read samples
     completing = {"seconds": sum(os.times()[:4])}
     return {
         **summary,
@@ -83,8 +85,8 @@ def _draw(summary: dict[str, Any], options: Any) -> None:
 
     from voirkit.report.terminal import LINES, draw
 
-    # The stream may not take what is drawn (an ASCII locale): it is the caller's, who prints it on
-    # the program's own.
+    # stdout is a pipe to the calling process, which prints the text. So write UTF-8 even if the
+    # locale, such as ASCII, does not allow it.
     with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as file:
         draw(
             summary,

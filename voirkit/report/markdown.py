@@ -1,6 +1,6 @@
-"""A run as Markdown (GitHub's flavour): for the summaries of CI, for issues, and for agents.
+"""The Markdown report of a run, in GitHub's flavour, for CI summaries, issues and agents.
 
-It measures nothing. Each block has a function of its own, which ``_lines`` dispatches to.
+It measures nothing. ``_lines`` dispatches to one function for each type of block.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from voirkit.report.overview import Part, command_of, how_it_went, parts_of_repo
 from voirkit.report.sections import written
 
 Summary = Mapping[str, Any]
-_POINTS = 48  # of a curve
+_POINTS = 48  # maximum number of characters of a curve
 
 
 def markdown(summary: Summary, run_dir: str | None = None) -> str:
-    """The report of a run as Markdown.
+    """Return the report of a run as Markdown.
 
     Args:
-        summary: As ``voirkit report --json`` prints it; what it lacks is left out.
-        run_dir: Where the run is recorded, as the user may type it.
+        summary: The summary, as ``voirkit report --json`` prints it. Parts that it lacks are left
+            out.
+        run_dir: The path of the run directory, as the user may type it.
     """
     texts = []
     parts: dict[str, Callable[[Summary], Iterator[str]]] = {"head": _head}
@@ -34,7 +35,7 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
         try:
             texts.append(_joined(part(summary)))
         except Exception as exc:
-            # a summary of another version, or one that is damaged: the rest is shown
+            # a summary of another version or a damaged one: the other parts are still shown
             texts.append(f"> {_escaped(left_out(name, reason(exc)))}")
     if run_dir is not None:
         texts.append(f"Run directory: {_code(run_dir)}")
@@ -42,13 +43,13 @@ def markdown(summary: Summary, run_dir: str | None = None) -> str:
 
 
 def in_markdown(title: str, parts: Iterable[sections.Section]) -> str:
-    """Sections below a heading."""
+    """Return sections as Markdown, below a heading ``title``."""
     texts = ["\n".join(_section(section)) for section in parts]
     return _joined([f"# {_escaped(title)}", *texts]) + "\n"
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Texts with an empty line between them, without those that are empty."""
+    """Join the texts that are not empty, with an empty line between them."""
     return "\n\n".join(filter(None, texts))
 
 
@@ -75,7 +76,7 @@ def _blocks(blocks: Iterable[sections.Block]) -> str:
 
 @singledispatch
 def _lines(block: sections.Block) -> Iterator[str]:
-    """The lines of a block; none of one that other reports show."""
+    """Yield the lines of a block; none for a block that only other reports show."""
     return iter(())
 
 
@@ -141,7 +142,8 @@ def _(block: sections.Table) -> Iterator[str]:
 
 
 def _columns_with_text(table: sections.Table) -> list[tuple[int, sections.Column]]:
-    """The first column and those that hold more than bars, with their places."""
+    """Return the columns that contain text, and always the first, with their indices; columns of
+    bars are left out."""
     columns = []
     for place, column in sections.columns_of(table):
         has_text = any(sections.cell_text(row[place]) for row in table.rows)
@@ -233,22 +235,21 @@ def _table(
 
 
 def _escaped(text: str) -> str:
-    """A text of the program, such as a path, that must not become Markdown, nor a link, nor call
-    somebody on GitHub."""
+    """Escape a text, so that GitHub finds no Markdown, links, mentions or issue numbers in it."""
     for mark in "\\`*_[]<>|#&~":
         text = text.replace(mark, f"\\{mark}")
     text = _ADDRESS.sub(r"\1\\\2", visible(" ".join(text.split())))
     return _CALLS.sub("\\g<0><!-- -->", text)
 
 
-# Without brackets too GitHub makes links of addresses; and of @names and #numbers, whatever they
-# are escaped with, unless they are apart.
+# GitHub also makes links of bare addresses, and of @names and #numbers. Escapes do not prevent the
+# latter; an empty comment between the sign and the name does.
 _ADDRESS = re.compile(r"(\b(?:https?|ftp|mailto|xmpp)|\bwww)([:.])", re.IGNORECASE)
 _CALLS = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
 
 
 def _code(text: str) -> str:
-    """Text between as many backticks as it takes."""
+    """Return a text as inline code, between enough backticks for those that it contains."""
     text = visible(" ".join(text.split()))
     longest_run = max(map(len, re.findall("`+", text)), default=0)
     ticks = "`" * (longest_run + 1)

@@ -1,5 +1,7 @@
-"""Files that reports and exports write: whole or not at all, under a temporary name until they are
-complete. ``-`` is the stdout."""
+"""Output files of reports and exports, which are written completely or not at all.
+
+A file has a temporary name until it is complete. ``-`` stands for stdout.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
 
 STDOUT = "-"
 STDOUT_NAMES = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
-# Of gzip, 1 to 9. An export takes a fifth less time with 3 than with 6, and a fifth more bytes.
+# The compression level of gzip, 1 to 9. With 3 an export takes a fifth less time than with 6, and
+# has a fifth more bytes.
 LEVEL = 3
 
-_number = count()  # a format may have several files open
+_number = count()  # makes temporary names unique: a format may have several files open
 _unfinished: set[str] = set()
 
 
 def remove_unfinished() -> None:
-    """Remove what is under a temporary name: a signal may come between ``complete`` and the block
-    that it is for."""
+    """Remove the files that still have a temporary name. ``complete`` cannot remove its file if a
+    signal arrives just before its ``with`` block begins."""
     for path in list(_unfinished):
         if os.path.lexists(path):
             os.unlink(path)
@@ -38,16 +41,20 @@ def remove_unfinished() -> None:
 
 @contextmanager
 def complete(path: str) -> Iterator[str]:
-    """Yield a name to write under; the file gets its own when the block has ended well, and is
-    removed if not. Raises OSError: the disk is full, or the folder is gone; VoirkitError: there is
-    no room for what is to go to the standard output."""
+    """Yield the name of a temporary file to write, which becomes ``path`` at the end of the block.
+    If the block raises, the file is removed.
+
+    Raises:
+        OSError: For instance, the disk is full or the folder does not exist.
+        VoirkitError: ``path`` is stdout, and the temporary file cannot be written.
+    """
     folder = tempfile.gettempdir() if path == STDOUT else os.path.dirname(path)
-    # Short and in ASCII, whatever the file is called: its name may be as long as the file system
-    # allows, and not even text.
+    # The temporary name is short and ASCII: the file's own name may have the maximum length that
+    # the file system allows, or may not be valid text.
     temporary = ""
     try:
         try:
-            # what cannot be made is told here, whoever writes to it then
+            # create the file here, so that an error is raised before anything writes to it
             temporary = _make_new(folder, 0o600 if path == STDOUT else 0o666)
             yield temporary
         except OSError as exc:
@@ -69,11 +76,11 @@ def complete(path: str) -> Iterator[str]:
 
 
 def _make_new(folder: str, mode: int) -> str:
-    """An empty file that was not there before: in a folder of everybody's, such as /tmp, others may
-    have guessed its name."""
+    """Create a new empty file and return its path. It never opens an existing file: in a shared
+    folder such as /tmp, other users may have guessed the name."""
     while True:
         path = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
-        _unfinished.add(path)  # before it is made: see remove_unfinished
+        _unfinished.add(path)  # before the file is created, in case of a signal
         try:
             os.close(
                 os.open(
@@ -82,16 +89,16 @@ def _make_new(folder: str, mode: int) -> str:
             )
             return path
         except FileExistsError:
-            _unfinished.discard(path)  # another's
-        except OSError:  # and no other: where a signal comes now, the file may be there
+            _unfinished.discard(path)  # the file of another process
+        except OSError:  # not BaseException: a signal handler may raise after the file was created
             _unfinished.discard(path)
             raise
 
 
 @contextmanager
 def text(path: str) -> Iterator[Callable[[str], object]]:
-    """Yield what writes text to a file in UTF-8, compressed with gzip (one member) if its name ends
-    in ``.gz``. Raises OSError: the disk is full, or the folder is gone."""
+    """Yield a function that writes text to a file in UTF-8, compressed with gzip (one member) if
+    the name ends in ``.gz``. Raises the exceptions of ``complete``."""
     with complete(path) as temporary, open(temporary, "wb", buffering=1 << 20) as file:
         if not path.endswith(".gz"):
             yield lambda text: file.write(text.encode())
@@ -103,9 +110,17 @@ def text(path: str) -> Iterator[Callable[[str], object]]:
 
 
 def copy(run: Run, query: str, path: str, options: str) -> None:
-    """Have DuckDB write what a query of a run gives, to its end, into a file (``-``: standard
-    output), with options of ``COPY``. Raises OSError: the disk is full, for instance;
-    RunDirectoryError: the trace is damaged where it could not be seen before."""
+    """Have DuckDB write the result of a query into a file.
+
+    Args:
+        run: The run that is queried.
+        path: The file, or ``-`` for stdout.
+        options: Options of DuckDB's ``COPY``.
+
+    Raises:
+        OSError: For instance, the disk is full.
+        RunDirectoryError: The trace is damaged in a part that was not read before.
+    """
     import duckdb
 
     from voirkit.runs.parquet import file, system_error
@@ -120,10 +135,10 @@ def copy(run: Run, query: str, path: str, options: str) -> None:
 
 
 def printable(path: str) -> str:
-    """A path as this terminal can show it."""
+    """Return a path in a form that stdout can show."""
     path = visible(path, in_line=True)
     try:
         path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # a closed stdout is None
-    except UnicodeEncodeError:  # a name that is not text, or none in this encoding
+    except UnicodeEncodeError:  # the name is not valid text, or not in this encoding
         return ascii(path)[1:-1]
     return path

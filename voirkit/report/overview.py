@@ -1,7 +1,8 @@
-"""The sections that every report shows of a run besides those of its instruments: verdict, alerts,
-phases of a step, ranks, rates, machine.
+"""The sections that every report has besides those of instruments: verdict, alerts, phases of a
+step, ranks, rates, machine.
 
-A report draws how the run ended in a form of its own, with the words of this module.
+The head of a report (command and end of the run) is drawn by each report itself, with the texts of
+this module.
 """
 
 from __future__ import annotations
@@ -50,15 +51,17 @@ if TYPE_CHECKING:
 Summary = Mapping[str, Any]
 Part: TypeAlias = Callable[[Summary], Iterator[Section]]
 
-_LEAST = 0.005  # of the run's wall time, or of a step: what is less is not shown
-_MANY_RANKS = 8
-_ROWS = 200  # of tables on the page
-_DRAWN_RANKS = 128
-_WARNINGS = 12
-_PLACES = 3  # of optimizer steps that lie in no step
-# lines of verdict and advice, which are never cut: at a width of 80 they are some ten
+_LEAST = 0.005  # smaller shares of the wall time or of a step are not shown
+_MANY_RANKS = 8  # maximum number of ranks in a table outside the HTML page
+_ROWS = 200  # maximum number of rows of a table on the HTML page
+_DRAWN_RANKS = 128  # maximum number of ranks on the HTML page
+_WARNINGS = 12  # maximum number of warnings that the HTML page does not collapse
+_PLACES = 3  # maximum number of places named for training outside of steps
+# lines of verdict and advice that are kept when a report is shortened; 80 columns wide they have
+# about ten
 _VERDICT = 16
-BREAKDOWN = 1 + len(PHASES) + 4 + 1  # lines: the head, the phases, the parts of other, the step
+# lines of the table of phases: the head, the phases, the parts of "other", the step
+BREAKDOWN = 1 + len(PHASES) + 4 + 1
 _HOW = {
     "running": "is still running",
     "killed": "was killed: it did not end by itself",
@@ -71,14 +74,14 @@ _HOW = {
 
 
 def command_of(summary: Summary) -> str:
-    """The command line."""
+    """Return the command line of a run."""
     words = summary.get("command")
     return " ".join(map(str, words)) if isinstance(words, list) and words else "(unknown command)"
 
 
 def how_it_went(summary: Summary) -> list[str]:
-    """How long a run took, its exit code and end, its ranks; also how voirkit ended where a check
-    (``--verify``, ``--require``) failed."""
+    """Return short texts about a run: its duration, exit code, number of ranks, and how it ended.
+    If a check (``--verify``, ``--require``) failed, this includes voirkit's own exit code."""
     words = []
     if summary.get("duration_s") is not None:
         words.append(duration(summary["duration_s"]))
@@ -101,8 +104,8 @@ def _has_several_ranks(summary: Summary) -> bool:
 
 
 def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None) -> str:
-    """The parts of the wall time, the largest first, in one line: ``import 41% (1.6 s) · training
-    30% (1.2 s) · …``."""
+    """Return the parts of the wall time as one line, the largest first: ``import 41% (1.6 s) ·
+    training 30% (1.2 s) · …``."""
     names = {"evaluation": evaluation_name(evaluation)}
     always = ("training", "evaluation")
     texts = []
@@ -114,7 +117,7 @@ def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = No
 
 
 def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
-    """Median, and p10 .. p90; empty texts for what is not known."""
+    """Return the median of a duration, and ``p10 .. p90``, as texts; empty where unknown."""
     if not of:
         return "", ""
     range_ = f"{duration(of['p10'])} .. {duration(of['p90'])}" if "p10" in of else ""
@@ -122,13 +125,14 @@ def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
 
 
 def number(value: float | None) -> str:
-    """A number of which JSON has null if it was not finite."""
+    """Return a number as text; ``nan`` for None, by which JSON represents a number that is not
+    finite."""
     return "nan" if value is None else figure(value, 4)
 
 
 def _name_of_row(row: Mapping[str, Any]) -> str:
-    """``rank 3``, or ``process 4711`` of one that is in no group of ranks; of one of its threads
-    ``process 4711, thread 4713``."""
+    """Return the name of a row: ``rank 3``, or ``process 4711`` for a process that has no rank, or
+    ``process 4711, thread 4713`` for a thread of that."""
     if row["rank"] is not None:
         return f"rank {row['rank']}"
     name = f"process {row['pid']}"
@@ -160,7 +164,7 @@ def _wall(summary: Summary) -> Iterator[Section]:
 
 
 def _goodput(summary: Summary) -> Iterator[Section]:
-    """The goodput of a job that was restarted."""
+    """Yield the section with the goodput of a job that was restarted."""
     goodput = summary.get("goodput")
     if not goodput:
         return
@@ -182,10 +186,10 @@ def _goodput(summary: Summary) -> Iterator[Section]:
 
 
 def _uncounted(summary: Summary) -> Iterator[Section]:
-    """The training that was recorded, but lies in no step."""
+    """Yield a warning about optimizer steps and backward passes that belong to no counted step."""
     rows = (summary.get("steps") or {}).get("uncounted") or ()
-    # A pass whose step was not done, as of a loop that was left or interrupted there, is nothing to
-    # warn of.
+    # A single backward pass without an optimizer step deserves no warning: a loop was left or
+    # interrupted there.
     rows = [row for row in rows if row["optimizer_steps"] or row["backward_passes"] > 1]
     if not rows:
         return
@@ -207,7 +211,8 @@ def _uncounted(summary: Summary) -> Iterator[Section]:
 
 
 def _uncounted_place(row: Mapping[str, Any], summary: Summary, names_process: bool) -> str:
-    """The place of training that lies in no step: ``process 4711, thread 4713, from 3.2 s on``."""
+    """Return the place of training outside of steps: ``process 4711, thread 4713, from 3.2 s
+    on``."""
     words = []
     if _has_several_ranks(summary) and row.get("rank") is not None:
         words.append(f"rank {row['rank']}")
@@ -232,15 +237,16 @@ def _verdict(summary: Summary) -> Iterator[Section]:
 
 
 def _following(advice: Mapping[str, Any]) -> str:
-    """What to do, the figure that it rests on, and about what it saves."""
+    """Return a piece of advice as text: what to do, the figure behind it, and the estimated
+    saving."""
     grounds = filter(None, (advice["because"], saving(advice.get("win"))))
     return f"{advice['do'].removesuffix('.')} ({', '.join(grounds)})"
 
 
 def _findings(summary: Summary) -> Iterator[Section]:
-    """The faults that rules have found, without what only costs time: that is advice of the
-    verdict. What to do about a hang is said once, by the verdict of a run that hung for most of its
-    time."""
+    """Yield a section for each finding, except those that only cost time, which the verdict's
+    advice covers. If the verdict is that the run hung, a finding of a hang leaves out what to do,
+    since the verdict says it."""
     is_hung = (summary.get("verdict") or {}).get("kind") == "hung"
     for number, finding in enumerate(summary.get("findings") or ()):
         kind, severity = finding["kind"], finding["severity"]
@@ -252,7 +258,8 @@ def _findings(summary: Summary) -> Iterator[Section]:
 
 
 def _alerts(summary: Summary) -> Iterator[Section]:
-    """Alerts that are not findings, as in run directories of earlier releases."""
+    """Yield a section for each alert that is not also a finding, as in run directories of earlier
+    releases."""
     elsewhere = {finding["kind"] for finding in summary.get("findings") or ()}
     alerts = [alert for alert in summary.get("alerts") or () if alert["kind"] not in elsewhere]
     for number, alert in enumerate(alerts):
@@ -294,7 +301,8 @@ def _steps(summary: Summary) -> Iterator[Section]:
 
 
 def _known_shares(steps: Mapping[str, Any]) -> dict[str, float]:
-    """The share of each phase in a step; without the wait, where it is not known."""
+    """Return the share of each phase in a step, without the data loader wait if that is
+    unknown."""
     phases = steps["phases"]
     names = shown_phases(phases)
     if not steps.get("wait_known", True):
@@ -351,7 +359,8 @@ def _ranks(summary: Summary) -> Iterator[Section]:
 def _rank_bar(
     row: Mapping[str, Any], phases: Sequence[str], straggler: int | None
 ) -> tuple[str, Mapping[str, float], str]:
-    """The median step of a rank, divided as its steps are in all."""
+    """Return the bar of a rank: its median step time, divided by the phases' shares in all of its
+    steps."""
     name = _name_of_row(row)
     if straggler is not None and row["rank"] == straggler:
         name += " (the straggler)"
@@ -430,7 +439,8 @@ def _counts(summary: Summary) -> _Facts:
 
 
 def _evaluation_batches(evaluation: Mapping[str, Any], has_steps: bool) -> str:
-    """The name of the count of an evaluation's batches; with their time in a run without steps."""
+    """Return the name of the fact with the number of evaluation batches; in a run without steps it
+    includes their median time."""
     words = f"{{}} {evaluation_name(evaluation)} batch{'es' if evaluation['n'] != 1 else ''}"
     if evaluation.get("time_s") and not has_steps:
         words += f" of {duration(evaluation['time_s']['median'])}"
@@ -438,7 +448,7 @@ def _evaluation_batches(evaluation: Mapping[str, Any], has_steps: bool) -> str:
 
 
 def _recorded_work(work: Mapping[str, Any] | None) -> _Facts:
-    """The work that was recorded of a run that has no steps."""
+    """Yield the recorded work of a run without steps, such as backward passes: number and time."""
     for name, amount in (work or {}).items():
         yield name.replace("_", " "), f"{amount['n']:,} ({duration(amount['total_s'])})"
 
@@ -457,7 +467,7 @@ def _memory(summary: Summary) -> _Facts:
 
 
 def _resources(monitor: Mapping[str, Any]) -> _Facts:
-    """The use of processors, files and network, as --monitor recorded it."""
+    """Yield the use of processors, files and network that ``--monitor`` recorded."""
     if "cpu" in monitor:
         yield f"{{}} cores, at most {figure(monitor['cpu']['max'])}", figure(monitor["cpu"]["mean"])
     if "host_cpu" in monitor:
@@ -594,8 +604,8 @@ def _overhead_rows(overhead: Mapping[str, Any] | None) -> Iterator[tuple[str, st
         yield f"of it {name}", f"{duration(part['seconds'])}{estimated}"
 
 
-# From top to bottom. What was found to be wrong stands between the first two, the rest of what
-# leads (findings, experiments) behind them.
+# The parts from top to bottom. ``parts_of_report`` puts the errors that leading instruments found
+# (``Section.fixed``) after ABOVE, and their other sections (findings, experiments) after VERDICT.
 ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted}
 VERDICT: dict[str, Part] = {"findings": _findings, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}
@@ -609,8 +619,11 @@ LAST: dict[str, Part] = {
 
 
 def instrument_parts(leads: bool) -> dict[str, Part]:
-    """The parts that instruments show, of those that lead or of the others, by the part of the
-    summary: ``steps``, say, is a report's own."""
+    """Return the report parts of instruments: those of leading instruments, or all others.
+
+    They are named after the instrument's part of the summary. The others include the sections of
+    voirfiles.
+    """
     parts: dict[str, Part] = {}
     for instrument in installed_instruments():
         if instrument.sections and instrument.leads is leads:
@@ -620,8 +633,8 @@ def instrument_parts(leads: bool) -> dict[str, Part]:
 
 
 def parts_of_report() -> dict[str, Part]:
-    """All parts of a report from top to bottom: a function of each that makes its sections of a
-    summary."""
+    """Return all parts of a report from top to bottom: by name, a function from a summary to the
+    part's sections."""
     leading = instrument_parts(True)
     wrong = {f"found by {name}": partial(_fixed_sections, part) for name, part in leading.items()}
     not_wrong = {name: partial(_other_sections, part) for name, part in leading.items()}
@@ -629,12 +642,12 @@ def parts_of_report() -> dict[str, Part]:
 
 
 def _fixed_sections(part: Part, summary: Summary) -> Iterator[Section]:
-    """The sections of which nothing may be cut; none of a part that fails."""
+    """Yield the sections of a part that are never shortened; none if the part fails."""
     try:
         fixed = [section for section in part(summary) if section.fixed]
     except Exception:
-        # an instrument's own code, or a damaged summary: it is said in the place of its other
-        # sections
+        # an instrument's own code, or a damaged summary; the error is reported in place of the
+        # part's other sections
         return
     yield from fixed
 

@@ -1,12 +1,12 @@
-"""What an instrument shows: sections of blocks, which each report draws in its own way.
+"""Report sections of instruments: blocks of content, which each report draws in its own way.
 
-``Instrument.sections`` names a function ``(part, summary) -> Iterable[Section]``; ``part`` is the
-instrument's own key of the summary. The terminal, the HTML page, Markdown and ``voirkit compare``
-draw every block; an instrument draws nothing itself. ``docs/architecture.md`` says which block
-serves what.
+``Instrument.sections`` names a function ``(part, summary) -> Iterable[Section]``, in which ``part``
+is the value of the instrument's own key in the summary. The terminal, the HTML page, Markdown and
+``voirkit compare`` draw the blocks; an instrument draws nothing itself. ``docs/architecture.md``
+says which block is for which purpose.
 
-A section that has nothing to draw in a report is left out of it. Text is written as it is: each
-report escapes it.
+A report leaves out sections that have nothing to draw in it. Blocks contain plain text, which each
+report escapes.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _LEVELS = "▁▂▃▄▅▆▇█"
 
 
 class Text(NamedTuple):
-    """A sentence or a few, on a line of its own: ``Text("33 calls of 10 functions · 10 a step",
+    """A paragraph of one or a few sentences: ``Text("33 calls of 10 functions · 10 a step",
     "calls")``.
 
     Attributes:
-        text: What it reports.
-        label: What stands before it, dim or in the colour of its mood: ``calls  33 calls ...``.
-        strong: Whether it is what the section reports first. With a label the label is bold.
-        mood: ``good``, ``bad``, ``warning``, or ``note`` for what is small or dim.
-        link: An address to which it leads.
-        one_line: Whether a terminal cuts it at the end of the line, for long lists of names.
+        text: The sentences.
+        label: A word before the text, dim or in the colour of the mood: ``calls  33 calls ...``.
+        strong: Whether the text is bold, as the main statement of the section. If there is a label,
+            the label is bold instead.
+        mood: ``good``, ``bad``, ``warning``, or ``note`` for small or dim text.
+        link: A web address that the text links to.
+        one_line: Whether a terminal truncates the text to one line, for long lists of names.
     """
 
     text: str
@@ -51,8 +52,8 @@ class Figure(NamedTuple):
     """A number with its unit (``s``, ``share``, ``bytes``, ``items/s`` ...): ``Figure("time of a
     batch", 0.02, "s", "lower")``.
 
-    ``better`` is ``higher``, ``lower``, or nothing where neither is: ``voirkit compare`` colours
-    the ratio by it. ``note`` says more of it, and is not compared.
+    ``better`` is ``higher``, ``lower``, or empty if neither is better; ``voirkit compare`` colours
+    the ratio by it. ``note`` is an additional remark, which is not compared.
     """
 
     name: str
@@ -63,33 +64,33 @@ class Figure(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Numbers that stand for the whole section. ``voirkit compare`` has a row for each figure that
-    both runs have, in all its reports."""
+    """The main numbers of a section. All reports of ``voirkit compare`` have a row for each figure
+    that both runs have."""
 
     figures: Sequence[Figure]
 
 
 class Facts(NamedTuple):
-    """Short facts, a line of them for each label: ``Facts([("memory", [("peak", "2.3 GB"), ("{}
+    """Lines of short facts, each line with a label: ``Facts([("memory", [("peak", "2.3 GB"), ("{}
     read", "1 MB")])])``.
 
-    A fact is (name, value), written ``peak 2.3 GB``, or as the name says by ``{}``: ``1 MB read``.
-    They are not compared.
+    A fact is (name, value), shown as ``peak 2.3 GB``. If the name contains ``{}``, the value
+    replaces it: ``1 MB read``. Facts are not compared.
     """
 
     lines: Sequence[tuple[str, Sequence[tuple[str, str]]]]
 
 
 class Finding(NamedTuple):
-    """What was found, why, and what to do about it: ``Finding("zero-grad", "step 3: gradients add
-    up.", "Call zero_grad().")``.
+    """A finding, the evidence for it, and what to do about it: ``Finding("zero-grad", "step 3:
+    gradients add up.", "Call zero_grad().")``.
 
     Attributes:
-        name: What it is called, in the colour of its mood.
-        because: By what it was found.
-        next: What to do about it.
-        then: What else to do.
-        mood: ``bad``, ``warning``, or ``good`` where nothing is wrong.
+        name: The name of the finding, drawn in the colour of the mood.
+        because: The evidence.
+        next: The action to take.
+        then: Further actions.
+        mood: ``bad``, ``warning``, or ``good`` if nothing is wrong.
     """
 
     name: str
@@ -99,18 +100,19 @@ class Finding(NamedTuple):
     mood: str = "bad"
 
     def following(self) -> list[tuple[str, str]]:
-        """What to do, each with the word before it: ``next``, then ``then``."""
+        """Return the actions to take, each with the word in front of it: ``next``, then
+        ``then``."""
         actions = [("next", self.next)]
         actions += [("then", words) for words in self.then]
         return [action for action in actions if action[1]]
 
 
 class Amounts(NamedTuple):
-    """A number for each name: ``Amounts("time of its own", {"F.relu": 0.2, "nn.Linear": 1.5},
-    "s")``.
+    """A number for each name, to be compared between runs: ``Amounts("time of its own", {"F.relu":
+    0.2, "nn.Linear": 1.5}, "s")``.
 
-    Reports of one run leave it out; the page of two runs draws the largest differences, and has a
-    table of all.
+    Reports of one run leave it out. The page of a comparison draws the largest differences and has
+    a table of all.
     """
 
     title: str
@@ -119,16 +121,15 @@ class Amounts(NamedTuple):
 
 
 class Column(NamedTuple):
-    """The head of a column of a table: ``Column("function", left=True, cut=True)``,
+    """The description of a table's column: ``Column("function", left=True, cut=True)``,
     ``Column("mean", narrowest=66)``.
 
     Attributes:
-        head: What stands above it.
-        left: Whether it holds words; numbers stand to the right.
-        narrowest: The width of the narrowest terminal that shows it. A page and Markdown show every
-            column.
-        cut: Whether a terminal cuts its cells where there is no room: after an item, if they are
-            lists with commas.
+        head: The heading.
+        left: Whether the column holds words and is left-aligned. Numbers are right-aligned.
+        narrowest: The width of the narrowest terminal that shows the column. An HTML page and
+            Markdown show all columns.
+        cut: Whether a terminal may truncate the cells. Lists with commas are cut after an item.
     """
 
     head: str
@@ -138,12 +139,12 @@ class Column(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A cell of a table that is more than text: ``Cell("collate", "dim", indent=1)``.
+    """A table cell with style or indentation: ``Cell("collate", "dim", indent=1)``.
 
     Attributes:
-        text: What it holds.
-        style: ``strong``, ``dim``, ``good``, ``bad`` or ``warning``.
-        indent: By how much it belongs to the row above.
+        text: The content.
+        style: ``strong``, ``dim``, ``good``, ``bad`` or ``warning``; empty for plain text.
+        indent: The level of indentation, for a row that is part of the row above.
     """
 
     text: str
@@ -152,16 +153,17 @@ class Cell(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A cell of several texts: below each other on a page, with commas elsewhere."""
+    """A table cell with several texts: on separate lines on an HTML page, separated by commas
+    elsewhere."""
 
     lines: Sequence[str]
 
 
 class Bar(NamedTuple):
-    """A cell with a bar: ``Bar(0.4, "wait")`` fills two fifths of the column, in the colour of that
-    phase.
+    """A table cell with a bar: ``Bar(0.4, "wait")`` fills two fifths of the column, in the colour
+    of the phase ``wait``.
 
-    ``title`` is what a pointer over it shows.
+    ``title`` is the tooltip.
     """
 
     share: float
@@ -175,15 +177,16 @@ AnyCell: TypeAlias = "str | Cell | Lines | Bar"
 class Table(NamedTuple):
     """Rows of cells: ``Table(("phase", Column("share", narrowest=40)), [("wait", "40%")])``.
 
-    Columns in which no row has anything are left out, but for the first.
+    Columns in which all cells are empty are left out, except the first.
 
     Attributes:
-        heads: Of the columns; a text is ``Column(text)``, to the left if its place is in ``left``.
-        rows: Cells as they are shown: a table is not compared (``Figures``, ``Amounts``).
-        left: Places of columns of words.
-        most: How many rows a terminal and Markdown show; a page shows all.
-        total: How many rows there are, where the section itself has not all.
-        caption: What it shows.
+        heads: The columns; a string stands for a ``Column`` with this heading.
+        rows: The cells, as they are shown. Tables are not compared; ``Figures`` and ``Amounts``
+            are.
+        left: The indices of columns of words, for those whose head is a string.
+        most: The maximum number of rows in a terminal and in Markdown. An HTML page shows all.
+        total: The number of all rows, if ``rows`` has only some of them.
+        caption: The caption.
     """
 
     heads: Sequence[str | Column]
@@ -195,13 +198,13 @@ class Table(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """A bar a row: ``Bars([("decode", 0.8, "800 ms"), ("crop", 0.2, "200 ms")], "time of a
-    sample")``.
+    """A bar chart with one bar a row: ``Bars([("decode", 0.8, "800 ms"), ("crop", 0.2, "200 ms")],
+    "time of a sample")``.
 
     Attributes:
-        rows: (label, value, what stands at its end).
-        caption: What it shows.
-        colours: Of each row, the name of its colour: a phase, or any word, which then has the same
+        rows: (label, value, text at the end of the bar).
+        caption: The caption.
+        colours: The name of the colour of each row: a phase, or any other word, which has the same
             colour in the whole section.
     """
 
@@ -211,18 +214,18 @@ class Bars(NamedTuple):
 
 
 class Stacked(NamedTuple):
-    """A bar a row, of parts one behind the other: ``Stacked([("rank 0", {"wait": 0.1, "forward":
-    0.3}, "400 ms")], "s")``.
+    """A stacked bar chart with one bar a row: ``Stacked([("rank 0", {"wait": 0.1, "forward": 0.3},
+    "400 ms")], "s")``.
 
     Attributes:
-        rows: (label, {part: value}, what stands at its end).
-        unit: Of the values.
-        caption: What it shows.
-        order: The parts from left to right; as they first appear if left out.
-        whole: What fills a row; the largest sum if left out. With 0 each row fills its own, so that
-            shares are compared.
-        legend: What the legend adds to the name of a part.
-        high: Whether it is what a reader should see first.
+        rows: (label, {part: value}, text at the end of the bar).
+        unit: The unit of the values.
+        caption: The caption.
+        order: The parts from left to right; by default as they first appear.
+        whole: The value that fills the full width; by default the largest sum of a row. With 0 each
+            row fills the width, so that shares are compared.
+        legend: A text after the part's name in the legend, by part.
+        high: Whether the bars are drawn large, since a reader should see them first.
     """
 
     rows: Sequence[tuple[str, Mapping[str, float], str]]
@@ -234,7 +237,7 @@ class Stacked(NamedTuple):
     high: bool = False
 
     def parts(self) -> list[str]:
-        """The parts that have a value in any row, from left to right."""
+        """Return the parts that have a value other than 0 in some row, from left to right."""
         parts = dict.fromkeys(
             [*self.order, *(part for _, values, _ in self.rows for part in values)]
         )
@@ -246,18 +249,18 @@ Point: TypeAlias = tuple[float, "float | None"]
 
 class Series(NamedTuple):
     """Curves: ``Series({"loss": [(0, 2.3), (10, 1.9)]}, "loss", axis="step")``. A value that was
-    not finite is None, and is marked.
+    not finite is given as None, and is marked.
 
     Attributes:
-        curves: (x, y) points by name, ascending.
-        caption: What it shows.
-        unit: Of y.
-        axis: What x counts, in words. ``s`` is seconds since the run began, ``s since ...`` are
-            others; on a page curves of one axis are zoomed together.
-        from_zero: Whether the scale begins at zero; otherwise at the least value.
-        low: Whether it is drawn low, since it only adds to what stands above.
-        logarithmic: Whether it is drawn by the logarithm, where no value is zero or less.
-        across: The ends of the axis; those of the points if left out.
+        curves: Points (x, y) by name, with ascending x.
+        caption: The caption.
+        unit: The unit of y.
+        axis: The meaning of x. ``s`` means seconds since the run began; seconds since another time
+            are ``s since ...``. On an HTML page, curves with the same axis are zoomed together.
+        from_zero: Whether the scale begins at zero; otherwise at the smallest value.
+        low: Whether the picture has a small height, since it only supplements the block above.
+        logarithmic: Whether the scale is logarithmic, if all values are positive.
+        across: The ends of the axis; by default those of the points.
     """
 
     curves: Mapping[str, Sequence[Point]]
@@ -271,17 +274,18 @@ class Series(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """How much of something there was at each time, a row for each name: ``Timeline([("worker 0",
-    [0.2, 0.9])], 0.0, 1.5, "share")``.
+    """A heat map over time, with a row for each label: ``Timeline([("worker 0", [0.2, 0.9])], 0.0,
+    1.5, "share")``.
 
     Attributes:
-        rows: (label, values), all equally many.
-        begin_s: Where the first value begins, in seconds since the run began.
-        bin_s: How long the time of a value is.
-        unit: Of the values.
-        caption: What it shows.
-        whole: What the darkest colour stands for; otherwise the largest value, by the logarithm.
-        mean: Whether the mean stands at the end of a row; otherwise the sum.
+        rows: (label, values), with equally many values each.
+        begin_s: The start of the first value, in seconds since the run began.
+        bin_s: The duration that each value covers, in seconds.
+        unit: The unit of the values.
+        caption: The caption.
+        whole: The value that has the darkest colour. By default it is the largest value, and an
+            HTML page uses a logarithmic scale.
+        mean: Whether the mean is shown at the end of a row; otherwise the sum.
     """
 
     rows: Sequence[tuple[str, Sequence[float]]]
@@ -294,8 +298,8 @@ class Timeline(NamedTuple):
 
 
 class StackFrame(NamedTuple):
-    """A function on a stack: its name with the line, without it, and whose it is, which is its
-    colour (``torch``)."""
+    """A stack frame: ``name`` is the function with its line, ``function`` without, and ``owner``
+    (such as ``torch``) determines the colour."""
 
     name: str
     function: str
@@ -303,8 +307,8 @@ class StackFrame(NamedTuple):
 
 
 class StackCount(NamedTuple):
-    """How often a stack was seen: in which phase, of which process or thread, and of which kind
-    that is (``loader workers``)."""
+    """The number ``n`` of samples with a certain stack, phase, and process or thread. ``role`` is
+    the kind of that process or thread, such as ``loader workers``."""
 
     phase: str
     process: str
@@ -314,16 +318,17 @@ class StackCount(NamedTuple):
 
 
 class FlameGraph(NamedTuple):
-    """Stacks as a flame graph that a page can look into: ``FlameGraph(counts, 0.01, ["the program",
-    "torch"], ["threads that train"])``.
+    """An interactive flame graph: ``FlameGraph(counts, 0.01, ["the program", "torch"], ["threads
+    that train"])``.
 
-    A page alone draws it. It is the largest of all blocks: give it in ``OnPage`` by a function.
+    Only the HTML page draws it. It is the largest of all blocks, so put it into an ``OnPage`` with
+    a function.
 
     Attributes:
-        counts: The stacks, with their outermost function first.
-        period_s: What time a stack stands for.
+        counts: The stacks, with the outermost function first.
+        period_s: The time that one sample stands for, in seconds.
         owners: The owners of functions, in the order of the legend.
-        roles: The kinds of processes, that which is shown first in front.
+        roles: The kinds of processes and threads; the first one is shown at the beginning.
     """
 
     counts: Iterable[StackCount]
@@ -341,33 +346,33 @@ class Group(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """Blocks beside each other on a page, drawn small; below each other elsewhere. ``wide``: two in
-    a row, for bars with labels."""
+    """Blocks that an HTML page draws small and side by side; other reports draw them below each
+    other. ``wide``: only two a row, for bars with labels."""
 
     blocks: Sequence[Block]
     wide: bool = False
 
 
 class Details(NamedTuple):
-    """Blocks that a page and Markdown fold away and a terminal leaves out: ``Details("all 40
-    operators", [Table(...)])``."""
+    """Blocks that are collapsed on an HTML page and in Markdown, and left out in a terminal:
+    ``Details("all 40 operators", [Table(...)])``."""
 
     title: str
     blocks: Sequence[Block]
 
 
 class OnPage(NamedTuple):
-    """Blocks that a page alone shows.
+    """Blocks that only the HTML page shows.
 
-    ``blocks`` may be a function ``(run) -> Iterable[Block]`` for what must be read of the run's
-    records: ``OnPage(lambda run: [Timeline(...)])``. It is called when a page is drawn.
+    ``blocks`` may be a function ``(run) -> Iterable[Block]``, for blocks that need the run's
+    records: ``OnPage(lambda run: [Timeline(...)])``. It is called when the page is drawn.
     """
 
     blocks: Sequence[Block] | Callable[[Run], Iterable[Block]]
 
 
 class InText(NamedTuple):
-    """Blocks that a terminal and Markdown show, where a page has pictures of the same."""
+    """Blocks that only a terminal and Markdown show, because an HTML page has pictures instead."""
 
     blocks: Sequence[Block]
 
@@ -379,18 +384,17 @@ Block: TypeAlias = (
 
 
 class Section(NamedTuple):
-    """A part of every report.
+    """A section of a report.
 
     Attributes:
-        key: Unlike that of all other sections; letters, digits and dashes.
-        title: Its heading; without one it is not set apart.
-        blocks: From top to bottom.
-        note: What it shows, and what of it can be trusted.
-        least: How many of its lines stay where a terminal's table is cut.
-        fixed: Whether a terminal cuts none of them, however little room there is: for what is
-            wrong, in few lines.
-        measured_by: What its figures depend on (a tool). The page of two runs notes where it is not
-            the same.
+        key: A unique name of letters, digits and dashes.
+        title: The heading; a section without one has no visible boundary.
+        blocks: The content from top to bottom.
+        note: What the section shows, and how far it can be trusted.
+        least: The number of lines to keep if the report in the terminal must be shortened.
+        fixed: Whether a terminal never shortens the section: for errors, in few lines.
+        measured_by: The tool that measured the figures. The page of a comparison notes if it
+            differs between the runs.
     """
 
     key: str
@@ -403,7 +407,7 @@ class Section(NamedTuple):
 
 
 def sections_of(instrument: Instrument, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The sections of an instrument for a summary; none where it has recorded nothing."""
+    """Yield the sections of an instrument for a summary; none if it has recorded nothing."""
     part = next((summary[key] for key in instrument.parts if summary.get(key)), None)
     if part is not None and instrument.sections:
         yield from resolve(instrument.sections)(part, summary)
@@ -437,8 +441,8 @@ _STORED = {
 
 
 def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The sections that instruments of voirfiles have put into a summary (``ov.section``); one that
-    is damaged says so."""
+    """Yield the sections that instruments of voirfiles have added to a summary (``ov.section``). A
+    damaged section contains an error message."""
     counts: dict[str, int] = {}
     for stored in summary.get("sections") or ():
         title = str(stored["title"])
@@ -450,7 +454,7 @@ def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
             ]
         except (KeyError, TypeError, ValueError) as exc:
             blocks = [Text(f"it cannot be shown ({type(exc).__name__}: {exc}).", mood="warning")]
-        # Two runs are compared by keys.
+        # Sections of two runs are matched by their keys.
         key = f"own-{re.sub('[^A-Za-z0-9]+', '-', title)}-{counts[title]}"
         yield Section(key, title, blocks, str(stored["note"]))
 
@@ -473,14 +477,15 @@ def _from_json(value: Any) -> Any:
 
 
 def begin_ns(run: Run, otherwise: int) -> int:
-    """The start of a run, on the clock of its spans: zero of an axis of seconds."""
+    """Return the start of a run in ns on the clock of its spans, which is zero on time axes; if it
+    is unknown, return ``otherwise``."""
     clocks = run.manifest.get("clocks")
     start_ns = clocks.get("perf_counter_ns") if isinstance(clocks, dict) else None
     return start_ns if isinstance(start_ns, int) else otherwise
 
 
 def blocks_within(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Blocks and those inside them, without what must be read of the run."""
+    """Yield blocks and all blocks nested in them, except those of ``OnPage`` functions."""
     for block in blocks:
         yield block
         if isinstance(block, (Group, Grid, Details, OnPage, InText)) and not callable(block.blocks):
@@ -488,7 +493,7 @@ def blocks_within(blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def figures_of(sections: Iterable[Section]) -> Iterator[tuple[str, Figure]]:
-    """(name with its section's title, figure) of all figures."""
+    """Yield all figures of sections, each with its name preceded by the section's title."""
     for section in sections:
         for block in blocks_within(section.blocks):
             if isinstance(block, Figures):
@@ -497,7 +502,8 @@ def figures_of(sections: Iterable[Section]) -> Iterator[tuple[str, Figure]]:
 
 
 def columns_of(table: Table) -> list[tuple[int, Column]]:
-    """The columns of a table that are not empty, with their places."""
+    """Return the columns of a table that are not empty, and always the first, with their
+    indices."""
     columns = []
     for place, head in enumerate(table.heads):
         column = head if isinstance(head, Column) else Column(head, place in table.left)
@@ -511,13 +517,13 @@ def _is_empty(cell: AnyCell) -> bool:
 
 
 def is_link(address: str) -> bool:
-    """Whether this is an address that a page may lead to: of the web, nothing that a browser would
-    execute, and no spaces or brackets."""
+    """True if a page may link to this address: it is on the web (http or https), a browser would
+    not execute it, and it has no spaces or brackets."""
     return re.fullmatch(r"https?://[\w.~/?#&=%:@,;+!$*'-]+", address) is not None
 
 
 def cell_text(cell: AnyCell) -> str:
-    """A cell as text; nothing for a bar."""
+    """Return the text of a cell; empty for a bar."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, Lines):
@@ -528,13 +534,17 @@ def cell_text(cell: AnyCell) -> str:
 
 
 def fact_text(name: str, value: str) -> str:
-    """A fact in words: see ``Facts``."""
+    """Return a fact as text, as described in ``Facts``."""
     return name.replace("{}", value) if "{}" in name else f"{name} {value}"
 
 
 def sparkline(values: Sequence[float | None], most: int = 0) -> str:
-    """A curve of a line's height, from the smallest to the largest; ``!`` where a value is not
-    finite. At most so many characters."""
+    """Return values as a curve of block characters in one line, scaled from the smallest to the
+    largest value.
+
+    ``!`` stands for a value that is not finite. ``most`` is the maximum number of characters; 0
+    means no limit.
+    """
     if most and len(values) > most:
         values = [values[i * len(values) // most] for i in range(most)]
     finite = [value for value in values if value is not None and math.isfinite(value)]
@@ -550,7 +560,7 @@ def sparkline(values: Sequence[float | None], most: int = 0) -> str:
 
 
 def written(value: float | None, unit: str) -> str:
-    """A figure with its unit, as people read it."""
+    """Return a value with its unit as text for people; ``unknown`` for None."""
     if value is None:
         return "unknown"
     if unit == "s":
@@ -563,5 +573,5 @@ def written(value: float | None, unit: str) -> str:
 
 
 def signed(value: float, unit: str) -> str:
-    """A difference with its sign."""
+    """Return a difference with its sign and unit as text."""
     return f"{'+' if value > 0 else '-'}{written(abs(value), unit)}" if value else "0"

@@ -1,5 +1,5 @@
-"""A run's summary as a person reads it in a terminal: each section from top to bottom, cut to a
-screen at the end of a run."""
+"""The report of a run in a terminal: all sections from top to bottom, shortened to about one screen
+at the end of a run."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ from voirkit.report import sections
 from voirkit.report.overview import BREAKDOWN, Part, command_of, how_it_went, parts_of_report
 from voirkit.report.sections import written
 
-LINES = 40  # the most at the end of a run
-_ROWS = 4  # lines that a table keeps; of fewer than that less one it is left out
+LINES = 40  # maximum number of lines at the end of a run
+# A part that should keep at least this many lines (``least``) is left out entirely if fewer than
+# ``_ROWS - 1`` of them would remain.
+_ROWS = 4
 _COLOURS = {phase.name: phase.terminal_colour for phase in TABLE if phase.terminal_colour}
 _PALETTE = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow")
 _MOODS = {"good": "bold green", "bad": "bold red", "warning": "bold yellow", "note": "dim"}
 _STYLES = {**_MOODS, "strong": "bold", "dim": "dim"}
 _INDENT = (0, 0, 0, 1)
-_BAR = 20  # columns of the longest, half of it where there is little room
-_STACKED = 40
-_POINTS = 48  # columns of a curve
+_BAR = 20  # width of the longest bar; in a table it may shrink to half of that
+_STACKED = 40  # width of a stacked bar
+_POINTS = 48  # width of a curve
 _SHADES = " ░▒▓█"
 _SENTENCES = ("because", "next", "warnings")  # keys of texts that may have several lines
-_LEAST = 12  # columns that a column keeps which is cut
+_LEAST = 12  # minimum width of a table column that may be cut
 _MORE = Segment(" …", Style(dim=True))
 
 
@@ -46,14 +48,14 @@ Lines = list[list[Segment]]
 def draw(
     summary: Summary, console: Console, run_dir: str | None = None, lines: int | None = None
 ) -> None:
-    """Draw a summary on a console.
+    """Print the report of a run on a console.
 
     Args:
-        summary: What ``summary.json`` holds; what it lacks is left out.
-        console: Where to.
-        run_dir: Where the run is recorded, as the user may type it.
-        lines: The most lines; the parts that are too long for it are cut, and it is said how to see
-            the rest. No bound if left out.
+        summary: The content of ``summary.json``. Parts that it lacks are left out.
+        console: The console to print on.
+        run_dir: The path of the run directory, as the user may type it.
+        lines: The maximum number of lines. If the report is longer, parts are shortened, and a line
+            says how to see everything. None means no limit.
     """
     run_dir = run_dir and visible(run_dir, in_line=True)
     parts = [*_parts(_visible(summary), run_dir, console)]
@@ -70,8 +72,8 @@ def draw(
 
 
 def _visible(value: Any, has_lines: bool = False) -> Any:
-    """A summary, each text of which stays within its line; lines of sentences are indented: no name
-    looks like a line of the report."""
+    """Return a summary whose texts have no line breaks; further lines of sentences are indented
+    instead. So no text of the program can look like a line of the report."""
     if isinstance(value, str):
         return _indented(visible(value)) if has_lines else visible(value, in_line=True)
     if isinstance(value, Mapping):
@@ -82,13 +84,13 @@ def _visible(value: Any, has_lines: bool = False) -> Any:
 
 
 def _indented(text: str) -> str:
-    """A text whose further lines are indented; those that are keep their indentation."""
+    """Indent all lines of a text but the first; lines that are indented already stay."""
     return re.sub("\n(?!  )", "\n  ", text)
 
 
 def rendered(console: Console, part: RenderableType) -> Lines:
-    """The lines of a part, without the blanks at their ends, and without what a terminal would
-    obey: rich lets escape sequences pass."""
+    """Return the lines of a part without trailing blanks. Escape sequences in its texts, which rich
+    does not remove, are made visible."""
     lines = console.render_lines(part, pad=False)
     return [_trimmed([_visible_segment(segment) for segment in line]) for line in lines]
 
@@ -98,7 +100,7 @@ def _visible_segment(segment: Segment) -> Segment:
 
 
 def _trimmed(line: list[Segment]) -> list[Segment]:
-    """A line without the blanks at its end: it may be read in a file, or copied."""
+    """Return a line without trailing blanks, since it may be copied or written to a file."""
     while line and not line[-1].text.strip():
         line = line[:-1]
     if not line:
@@ -109,19 +111,21 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 
 @dataclass
 class DrawnPart:
-    """Lines of a report that belong together."""
+    """A part of a report as lines, with how it may be shortened."""
 
-    name: str  # what it is called where it is left out
+    name: str  # its name in the list of parts that were left out
     lines: Lines
-    least: int  # how many of its lines it should keep
-    fixed: int = 0  # how many of its lines are never cut
-    headings: frozenset[int] = frozenset()  # the lines that only say what is below them
+    least: int  # number of lines that it should keep
+    fixed: int = 0  # number of lines that are never cut
+    headings: frozenset[int] = frozenset()  # indices of lines that are only headings
 
 
 def _cut(parts: Sequence[DrawnPart], most: int, width: int) -> list[Lines]:
-    """The lines that parts keep of at most so many in all. What is left of a part ends with an
-    ellipsis, where that has room, and with no heading. What is never cut takes half of the lines at
-    most: where it needs more, there are more lines."""
+    """Return the lines that remain of each part if the report is shortened to ``most`` lines.
+
+    A shortened part never ends with a heading; it ends with an ellipsis if there is room. If the
+    lines that are never cut need more than half of ``most``, it is raised to twice their number.
+    """
     most = max(most, 2 * sum(part.fixed for part in parts))
     cut_parts = [list(part.lines) for part in parts]
     while sum(map(len, cut_parts)) > most:
@@ -136,26 +140,30 @@ def _cut(parts: Sequence[DrawnPart], most: int, width: int) -> list[Lines]:
 
 
 def _cut_last_line(part: DrawnPart, lines: Lines) -> None:
-    """Take the last line of a part away, with what makes no sense without it."""
+    """Remove the last line of a part, and lines that make no sense without it, such as a
+    heading."""
     lines.pop()
     while len(lines) > part.fixed and len(lines) - 1 in part.headings:
         lines.pop()
-    # a few rows of a table tell nothing
+    # very few rows of a table are useless
     if part.least >= _ROWS and len(lines) < max(_ROWS - 1, part.fixed):
         lines.clear()
 
 
 def _mark_as_cut(part: DrawnPart, lines: Lines, width: int) -> None:
-    """End the lines that are left of a part with an ellipsis."""
+    """Put an ellipsis at the end of a shortened part."""
     if Segment.get_line_length(lines[-1]) + _MORE.cell_length <= width:
         lines[-1] = [*lines[-1], _MORE]
-    elif len(lines) > max(part.fixed, 1):  # no number is cut for it
+    elif len(lines) > max(part.fixed, 1):  # replace the whole line rather than truncate a number
         lines[-1] = [_MORE]
 
 
 def _next_to_cut(parts: Sequence[DrawnPart], cut_parts: Sequence[Lines]) -> int | None:
-    """The number of the part that loses its next line: the one that is furthest above its least,
-    then the longest but the breakdown, then the longest of all; None if none can lose any."""
+    """Return the index of the part that loses a line next; None if no part can lose any.
+
+    This is the part that exceeds its ``least`` most. If none does, it is the longest part other
+    than the table of phases, and finally the longest of all.
+    """
     lengths = [len(lines) for lines in cut_parts]
     cuttable = [number for number, part in enumerate(parts) if lengths[number] > part.fixed]
     above = [number for number in cuttable if lengths[number] > parts[number].least]
@@ -166,7 +174,7 @@ def _next_to_cut(parts: Sequence[DrawnPart], cut_parts: Sequence[Lines]) -> int 
 
 
 def _left_out(parts: Sequence[DrawnPart], cut_parts: Sequence[Lines]) -> RenderableType:
-    """The names of what was cut, in one line."""
+    """Return a line with the names of the parts that were left out or shortened."""
     missing: dict[str, None] = {}
     for part, lines in zip(parts, cut_parts, strict=True):
         if len(lines) < len(part.lines):
@@ -177,7 +185,8 @@ def _left_out(parts: Sequence[DrawnPart], cut_parts: Sequence[Lines]) -> Rendera
 
 
 def _parts(summary: Summary, run_dir: str | None, console: Console) -> Iterator[DrawnPart]:
-    """The parts from top to bottom; one that fails is a line."""
+    """Yield the parts from top to bottom. A part that fails is replaced by a line with the
+    error."""
     parts: dict[str, Drawing] = {"command": _head}
     parts |= {name: partial(_drawn_sections, part) for name, part in parts_of_report().items()}
     parts["run directory"] = partial(_directory, run_dir)
@@ -230,7 +239,7 @@ def _drawn_sections(
 
 
 def _count_headings(piece: RenderableType, n_lines: int) -> int:
-    """How many of the first lines of a piece only say what is below them."""
+    """Return the number of lines at the start of a piece that are only headings."""
     inner = piece.renderable if isinstance(piece, Padding) else piece
     if isinstance(inner, _Heading):
         return n_lines
@@ -238,7 +247,7 @@ def _count_headings(piece: RenderableType, n_lines: int) -> int:
 
 
 def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
-    """Print sections whole."""
+    """Print sections in full."""
     for section in parts:
         renderable = rendered_section(section, console.width)
         if renderable is not None:
@@ -246,14 +255,14 @@ def draw_sections(parts: Iterable[sections.Section], console: Console) -> None:
 
 
 def rendered_section(section: sections.Section, width: int = 100) -> RenderableType | None:
-    """A section as rich prints it in so many columns: its title in front, each block below; None if
-    there is nothing in it."""
+    """Return a section as a rich object for a terminal of ``width`` columns: its title, then its
+    blocks. None if the section is empty."""
     pieces = _pieces(section, width)
     return Parts(*pieces) if pieces else None
 
 
 def _pieces(section: sections.Section, width: int) -> list[RenderableType]:
-    """The pieces of a section, from top to bottom; none if it has nothing but a title."""
+    """Return the rich objects of a section, from top to bottom; empty if it has only a title."""
     pieces = list(_pieces_of_blocks(section.blocks, width))
     if not pieces:
         return []
@@ -265,7 +274,7 @@ def _pieces(section: sections.Section, width: int) -> list[RenderableType]:
 
 
 class _Heading(texts.Text):
-    """Text that only says what is below it."""
+    """A text that is only the heading of the lines below it."""
 
 
 def _pieces_of_blocks(blocks: Iterable[sections.Block], width: int) -> Iterator[RenderableType]:
@@ -283,8 +292,8 @@ def _caption(text: str) -> RenderableType:
 
 @singledispatch
 def _pieces_of_block(block: sections.Block, width: int) -> Iterator[RenderableType]:
-    """What rich prints of a block, in a terminal of so many columns."""
-    # other reports show them
+    """Yield the rich objects of a block for a terminal of ``width`` columns."""
+    # blocks that only other reports show
     assert isinstance(
         block, (sections.Amounts, sections.Details, sections.FlameGraph, sections.OnPage)
     )
@@ -311,7 +320,7 @@ def _(block: sections.Text, width: int) -> Iterator[RenderableType]:
 
 @_pieces_of_block.register
 def _(block: sections.Figures, width: int) -> Iterator[RenderableType]:
-    """In a line; below each other if more is to be said of one."""
+    """Draw the figures in one line, or one a line if any of them has a note."""
     rows = []
     for figure in block.figures:
         value, _, unit = written(figure.value, figure.unit).partition(" ")
@@ -371,7 +380,8 @@ def _rich_table(
     rows: Sequence[Sequence[sections.AnyCell]],
     width: int,
 ) -> tables.Table:
-    """The columns of these places, in so many columns of the terminal."""
+    """Return a table for a terminal of ``width`` columns; ``columns`` are those to show, by their
+    index in the rows."""
     widths = {}
     for place, column in columns.items():
         widths[place] = max(len(column.head), *(_width(row[place]) for row in rows))
@@ -403,8 +413,8 @@ def _cell_indent(cell: sections.AnyCell) -> int:
 
 
 def _shrink(widths: dict[int, int], places: Sequence[int], width: int, least: int) -> None:
-    """Take from the columns of these places what the table is too wide by, always from the
-    widest."""
+    """Reduce the widths of the columns at ``places``, always the widest first, until the table has
+    ``width`` columns or all of them have ``least``."""
     excess = sum(widths.values()) + 2 * len(widths) - width
     while excess > 0:
         wide = [place for place in places if widths[place] > least]
@@ -422,7 +432,7 @@ def _cell(cell: sections.AnyCell, width: int) -> texts.Text:
     style = _STYLES.get(cell.style, "") if isinstance(cell, sections.Cell) else ""
     text = texts.Text(" " * _cell_indent(cell) + sections.cell_text(cell), style=style)
     items = text.plain[: max(width - 3, 0)].rpartition(", ")[0]
-    if text.cell_len > width and len(items) > width / 2:  # of a list, whole items
+    if text.cell_len > width and len(items) > width / 2:  # cut a list after a whole item
         text = texts.Text(f"{items}, …", style=style)
     text.truncate(width, overflow="ellipsis")
     return text
@@ -503,7 +513,7 @@ def _(block: sections.Series, width: int) -> Iterator[RenderableType]:
 
 @_pieces_of_block.register
 def _(block: sections.Timeline, width: int) -> Iterator[RenderableType]:
-    """As dark as there was much of it."""
+    """Draw each row as characters whose shade is darker for larger values."""
     n = max((len(values) for _, values in block.rows), default=0)
     most = block.whole or _largest(block)
     if not n or not most:
@@ -529,7 +539,8 @@ def _largest(block: sections.Timeline) -> float:
 
 
 def _shade(value: float, most: float) -> str:
-    """The shade of a value: by the square root, so that little is seen beside much."""
+    """Return the shade character of a value. It depends on the square root of the value, so that
+    small values are visible beside large ones."""
     if value <= 0:
         return _SHADES[0]
     darkness = min(value / most, 1.0) ** 0.5

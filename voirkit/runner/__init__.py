@@ -1,2 +1,2 @@
-"""One run: the overseer that leads it, its script and voirfiles, where its spans go, and how it
-ends."""
+"""One run: the overseer that controls it, its script and voirfiles, the destination of its spans,
+and its end."""

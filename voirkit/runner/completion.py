@@ -1,7 +1,7 @@
-"""Completes the record of a run that ends, in another process: what that imports has no place in
-the program's.
+"""Completes the record of a run at its end, in another process, so that the program's process does
+not import the modules needed for that.
 
-What is interrupted loses nothing: the segments stay, and whoever opens the run reads them.
+An interruption loses nothing: the trace segments stay, and are read when the run is opened.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Not `-m`: the script's folder, where python would look first, may hold a numpy.py of its own.
+# Not `-m`: Python would look in the current folder first, which may contain a numpy.py of the
+# program.
 _PYTHON = (
     "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
 )
-# The user waits for this one: it neither looks for cycles in what it is about to drop, nor takes
-# its modules apart at the end (15 %).
+# The user waits for this process. It has no garbage collection and skips Python's cleanup at exit,
+# which saves 15 % of its time.
 _SHORT = (
     "import gc, os, sys; gc.disable(); sys.path[0] = sys.argv.pop(1); from {} import main; "
     "code = main(sys.argv[1:]); sys.stdout.flush(); os._exit(code)"
@@ -39,7 +40,7 @@ def _segments(path: str) -> list[str]:
 
 
 def has_segments_of_others(path: str) -> bool:
-    """True if a run directory holds segments of other processes than this one."""
+    """True if a run directory contains trace segments of processes other than this one."""
     own_pid = str(os.getpid())
     for name in _segments(path):
         stem = name.rpartition("-")[0]
@@ -50,7 +51,8 @@ def has_segments_of_others(path: str) -> bool:
 
 
 def records_of_others(path: str) -> dict[str, int]:
-    """The number of records in each segment of other processes than this one, by its file."""
+    """Return the number of records in each segment of processes other than this one, by file
+    name."""
     suffix = f"-{os.getpid()}"
     counts = {}
     for name in _segments(path):
@@ -61,7 +63,7 @@ def records_of_others(path: str) -> dict[str, int]:
 
 
 def _count_records(path: str) -> int:
-    """The number of records in a segment, which is longer than what has been written."""
+    """Return the number of records in a segment, whose file is longer than the written part."""
     from voirkit.trace.layout import HEADER_BYTES, RECORD_BYTES
 
     try:
@@ -70,7 +72,7 @@ def _count_records(path: str) -> int:
             most = max(0, os.fstat(segment.fileno()).st_size - HEADER_BYTES) // RECORD_BYTES
             while fewest < most:
                 middle = (fewest + most) // 2
-                # the record's last four bytes are 0 until it is there
+                # the last four bytes of a record are 0 until it is written
                 segment.seek(HEADER_BYTES + (middle + 1) * RECORD_BYTES - 4)
                 if any(segment.read(4)):
                     fewest = middle + 1
@@ -82,8 +84,8 @@ def _count_records(path: str) -> int:
 
 
 def has_records(path: str) -> bool:
-    """Whether a run directory holds records, in segments or, if somebody has read it meanwhile,
-    compacted."""
+    """True if a run directory contains records: in segments or, if the run has been read already,
+    in compacted files."""
     return any(name.endswith(".seg") or name.startswith("kind=") for name in _trace_files(path))
 
 
@@ -94,18 +96,19 @@ def finish(
     draw: tuple[int, bool, str] | None = None,
     compacts: bool = False,
 ) -> tuple[dict[str, Any] | None, str]:
-    """Have the record of a rank completed by another process, and wait for it: steps and verdict.
+    """Have another process add steps and verdict to the record of a rank, and wait for it.
 
     Args:
-        path: The run directory, its summary written as far as the run itself knows it.
-        warn: Told if that fails; the segments are still there then.
-        draw: Columns, whether with colours, and the name of the run directory to be shown, if a
-            table is wanted.
-        compacts: Whether Parquet files take the place of segments now, and not when somebody first
-            reads the run.
+        path: The run directory. Its summary must contain all that this process knows.
+        rank: The rank of this process.
+        warn: Called with a message if that fails; the segments are still there then.
+        draw: If a report for the terminal is wanted: its width, whether it has colours, and the
+            path of the run directory to show in it.
+        compacts: Whether to compact the segments into Parquet files now, instead of when the run is
+            first read.
 
     Returns:
-        The completed summary (None if that failed), and the table (empty if none is wanted).
+        The completed summary (None if that failed), and the report as text (empty if not wanted).
     """
     words = ["--rank", str(rank), "--pid", str(os.getpid())]
     if compacts:
@@ -121,34 +124,36 @@ def finish(
 
 
 def compact(path: str, rank: int) -> None:
-    """Have what this process has recorded after the run compacted as well; if that fails, whoever
-    opens the run does it."""
+    """Have another process compact what this process has recorded after the run. If that fails, it
+    is done when the run is opened."""
     _run("voirkit.runs.compaction", path, "--rank", str(rank), "--ended", str(os.getpid()))
 
 
 def export(path: str, target: str) -> str:
-    """Write the trace of a run to a file in DFTracer's form; returns why that failed, or
-    nothing."""
+    """Write the trace of a run to a file in DFTracer's format. Returns an error message; empty if
+    it succeeded."""
     return _run("voirkit.cli", "export", path, "--format", "pfw", "--output", target)[0]
 
 
 def page(path: str) -> str:
-    """Write a run's HTML report into its directory; returns why that failed, or nothing."""
+    """Write a run's HTML report into its directory. Returns an error message; empty if it
+    succeeded."""
     return _run("voirkit.cli", "report", "--html=", path)[0]
 
 
 def markdown(path: str) -> tuple[str, str]:
-    """A run's report as Markdown: why that failed, or nothing, and the text."""
+    """Return an error message, empty on success, and the run's report as Markdown."""
     return _run("voirkit.cli", "report", "--markdown", path)
 
 
 def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
-    """Run the main function of one of voirkit's modules in another process; why it failed, or
-    nothing, and what it printed."""
+    """Run the main function of a module of voirkit in another process. Returns an error message,
+    empty on success, and what the process printed."""
     environment = {
         key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")
     }
-    # Nothing is multiplied there: numpy's library would start a thread for each processor.
+    # Without these, numpy's BLAS library starts a thread for each processor, though that process
+    # multiplies no matrices.
     environment.update(
         dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     )
@@ -159,12 +164,12 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
         import subprocess
         import threading
 
-        # A handler of the program's would be called for a child that is not its own.
+        # The program's SIGCHLD handler must not be called for this child, which is not its own.
         handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
         is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
         if is_ours:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A session of its own: Ctrl-C in the terminal is for the program.
+        # A new session, so that Ctrl-C in the terminal reaches only the program.
         process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -176,9 +181,10 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
             check=False,
         )
         code, out, err = process.returncode, process.stdout, process.stderr
-    except Exception as exc:  # the program has taken away what this needs, has an audit hook, or its own in place of subprocess.run
+    except Exception as exc:
+        # the program may have removed files, installed an audit hook, or replaced subprocess.run
         return f"{type(exc).__name__}: {exc}", ""
-    except KeyboardInterrupt:  # the user will not wait; the program has ended as it has
+    except KeyboardInterrupt:  # the user does not want to wait; the program's result stays the same
         return "interrupted", ""
     finally:
         if is_ours:
@@ -189,18 +195,18 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
 
 
 def discard(path: str) -> None:
-    """Delete a run directory, of which nothing is wanted any more; what is not voirkit's stays."""
+    """Delete a run directory; files in it that are not voirkit's stay."""
     from voirkit.runs import directory
 
     try:
         directory.clear(path)
         os.rmdir(path)
     except OSError:
-        pass  # somebody has put something there
+        pass  # the directory contains other files
 
 
 def describe_dropped(dropped: dict[str, int]) -> list[str]:
-    """What to say of spans that were not recorded."""
+    """Return a warning about spans that were not recorded; an empty list if all were."""
     if not dropped:
         return []
     n = sum(dropped.values())

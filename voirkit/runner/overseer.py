@@ -1,7 +1,7 @@
-"""The Overseer: what an instrument sees as ``ov``, and what leads a run through its phases.
+"""The Overseer: the object that executes the phases of a run, and that instruments use as ``ov``.
 
-The program comes first: what goes wrong in an instrument is reported once and switched off; it
-never reaches the program.
+The program has priority: an instrument that fails is reported once and switched off, and its
+exception never reaches the program.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 
 class LogStream:
-    """``ov.log``: call it with a dictionary to log it; use it as any giving stream to read what is
-    logged.
+    """The log of a run, ``ov.log``: a function that logs a dictionary, and a giving stream of all
+    that is logged.
 
-    The sinks (files, descriptors) get what is logged before the streams' subscribers, so that a
-    subscriber that fails loses nothing. giving is imported when somebody uses it as a stream.
+    The sinks (files, descriptors) get each entry before the stream's subscribers, so that no entry
+    is lost if a subscriber fails. giving is imported when the log is first used as a stream.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class LogStream:
             self._stream._push(data)
 
     def to(self, sink: Callable[[Any], None]) -> None:
-        """Send all that is logged from now on to a function as well."""
+        """Also call a function with all that is logged from now on."""
         self._sinks.append(sink)
 
     def end(self) -> None:
-        """End the stream; what is logged later still reaches the sinks."""
+        """End the stream. Later entries still reach the sinks."""
         if self._stream is not None:
             self._stream._end()
 
@@ -88,28 +88,29 @@ class LogStream:
 
 
 class Overseer(GivenOverseer):
-    """Leads a run through ``init, parse_args, load_script, run_script, finalize``, and is what its
-    instruments work with.
+    """The controller of a run: it executes the phases ``init, parse_args, load_script, run_script,
+    finalize``, and is the interface for instruments.
 
     Args:
-        instruments: Functions or generators of the overseer.
-        logfile: A file descriptor to send the log to, line by line, or None.
+        instruments: Functions or generators that take the overseer.
+        logfile: A file descriptor to which the log is written line by line, or None.
         record: Whether to make a run directory.
-        begun_ns: When the run began (``time.perf_counter_ns``), if that was before this is made.
-        program: What is run, if it is neither a file nor a module; the arguments name it all the
-            same.
+        begun_ns: The start of the run (``time.perf_counter_ns``); by default now.
+        program: The program to run, if it is neither a file nor a module. The command line must
+            name it in any case.
 
     Attributes:
-        phases: The phases; ``yield ov.phases.run_script`` waits for the end of one.
-        argparser: Where instruments add their options, after ``yield ov.phases.init``.
+        phases: The phases; ``yield ov.phases.run_script`` waits for the end of a phase.
+        argparser: The parser to which instruments add their options, after ``yield
+            ov.phases.init``.
         options: The parsed options, after ``parse_args``.
-        given: A giving stream of all that is given.
-        log: A callable stream of what should leave the process.
+        given: A giving stream of all given values.
+        log: A callable stream of entries that should leave the process.
         probes: The probes that were made with ``probe``.
-        script: What is run, as the user typed it, after ``parse_args``.
-        record: What is kept of the run.
-        outcome: How it ended.
-        summary: What becomes ``summary.json``; instruments add to it.
+        script: The script or module as the user typed it, after ``parse_args``.
+        record: The record of the run.
+        outcome: How the program ended.
+        summary: The content of ``summary.json``, to which instruments add.
         voirfiles: ``{"path", "sha256"}`` of each voirfile whose instruments take part.
     """
 
@@ -123,7 +124,8 @@ class Overseer(GivenOverseer):
     ) -> None:
         self._current: Instrument | None = None
         self._is_recorded = record
-        self._precedences: dict[int, int] = {}  # of instruments that are not a voirfile's, by id
+        # option precedences of instruments that do not come from voirfiles, by id
+        self._precedences: dict[int, int] = {}
         self.argparser = ExtendedArgumentParser()
         _own_options(self.argparser)
         super().__init__(
@@ -143,22 +145,22 @@ class Overseer(GivenOverseer):
             self, logfile, record, time.perf_counter_ns() if begun_ns is None else begun_ns
         )
         self.is_quiet = False
-        self._required: list[Condition] = []  # what the summary must fulfil
+        self._required: list[Condition] = []  # conditions that the summary must fulfil
         self._pid = os.getpid()
         self._when_given: list[Callable[[Any], None]] = []
         self._when_complete: list[Callable[[dict[str, Any]], None]] = []
-        self._faults: list[VoirkitError] = []  # found before the script started
+        self._faults: list[VoirkitError] = []  # errors found before the script started
         self.require(*instruments)
 
     def adopt(self, instruments: Iterable[Instrument], precedence: int) -> None:
-        """Take in instruments whose options give way to those of a higher precedence
-        (``voirkit.options``: BUILT_IN, PLUGIN, VOIRFILE)."""
+        """Add instruments whose options have this precedence (``voirkit.options``: BUILT_IN,
+        PLUGIN, VOIRFILE). Of options with the same name, that of the highest precedence wins."""
         for instrument in instruments:
             self._precedences[id(instrument)] = precedence
             self.require(instrument)
 
     def _require(self, instrument: Instrument) -> Any:
-        if self._current is not None:  # what an instrument requires is of its kind
+        if self._current is not None:  # an instrument passes its precedence on to those it requires
             self._precedences.setdefault(
                 id(instrument), self._precedences.get(id(self._current), VOIRFILE)
             )
@@ -167,18 +169,18 @@ class Overseer(GivenOverseer):
     # what instruments call
 
     def probe(self, *selectors: str, **options: Any) -> Probe:
-        """A probe on variables of the program's functions: a giving stream of what they are set to.
+        """Make a probe: a giving stream of the values that variables of the program are set to.
 
-        It is checked before the script starts, and active from the end of ``load_script`` to the
-        end of ``run_script``.
+        The probe is checked before the script starts. It is active from the end of ``load_script``
+        to the end of ``run_script``.
 
         Args:
-            selectors: Such as ``"//train_epoch > loss"``.
+            selectors: Selectors such as ``"//train_epoch > loss"``.
             options: ``raw``, ``probe_type``, ``env`` and ``overridable``, as in
                 ``voirkit.probing``.
 
         Raises:
-            SelectorError: A selector cannot be read.
+            SelectorError: A selector cannot be parsed.
         """
         from voirkit.probes import Probe, Scope
 
@@ -200,8 +202,8 @@ class Overseer(GivenOverseer):
         return probe
 
     def give(self, **data: Any) -> None:
-        """Give values into ``given``, from any thread; they have arrived when the call returns, in
-        the order of the calls."""
+        """Give values to the stream ``given``, from any thread. Calls are delivered in their order,
+        and the values have been delivered when the call returns."""
         given = self.given
         import giving
 
@@ -209,12 +211,12 @@ class Overseer(GivenOverseer):
             giving.give.produce(data)
 
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
-        """Give what voirkit has measured or seen itself: to those who listen in this run, without
-        counting it as given.
+        """Send values that voirkit itself has measured to the subscribers of ``given``, without
+        counting them as given.
 
         Args:
-            data: What to give.
-            yielding: Whether nothing is given where the script or a voirfile gives one of the keys
+            data: The values, by key.
+            yielding: If true, send nothing if the script or a voirfile gives one of the keys
                 itself.
         """
         given = self._given
@@ -222,59 +224,63 @@ class Overseer(GivenOverseer):
             given.offer(data, yielding)
 
     def is_given(self, *keys: str) -> bool:
-        """Whether the script or a voirfile has given anything with one of these keys."""
+        """True if the script or a voirfile has given anything with one of these keys."""
         return self._given is not None and bool(self._given.has_any(keys))
 
     def has_listener(self, key: str) -> bool:
-        """Whether anybody would hear of what is offered with this key alone."""
+        """True if a call of ``offer`` with only this key would reach a subscriber."""
         return self._given is not None and bool(self._given.has_listener(key))
 
     @property
     def may_be_listened_to(self) -> bool:
-        """True if ``given`` has a subscriber or may get one: an instrument from outside voirkit can
-        subscribe later."""
+        """True if ``given`` is in use or may get a subscriber: an instrument from outside voirkit
+        can subscribe later."""
         return self._given is not None or any(
             not str(getattr(handler, "__module__", "")).startswith("voirkit")
             for handler in self.handlers
         )
 
     def say(self, text: str) -> None:
-        """Say something to the user, on stderr; nothing with ``--quiet``."""
+        """Print a message to the user on stderr, unless ``--quiet`` is set."""
         if not self.is_quiet:
             tell(text)
 
     def warn(self, text: str) -> None:
-        """Warn the user, on stderr (also with ``--quiet``) and in the summary; once."""
+        """Warn the user on stderr (even with ``--quiet``) and in the summary. The same text is
+        shown only once."""
         if text not in self.warnings:
             self.warnings.append(text)
             tell(text)
 
     def when_complete(self, callback: Callable[[dict[str, Any]], None]) -> None:
-        """Call back with the summary when the record of the run is complete: steps and verdict are
-        in it. It may not be changed any more.
+        """Register a function to call with the summary when the record of the run is complete.
 
-        Also of a run that failed, and of one without a run directory, whose summary has what the
-        run itself knows.
+        The summary then contains steps and verdict and must not be changed any more. The function
+        is also called if the run failed, and for a run without a run directory, whose summary has
+        only what this process knows.
         """
         self._when_complete.append(callback)
 
     def fail(self, reason: str) -> None:
-        """Have the run end with exit code 3, unless the script itself fails."""
+        """Make the run end with exit code 3, unless the script itself fails."""
         self.outcome.failures.append(reason)
 
     def section(self, title: str, *blocks: Any, note: str = "") -> None:
-        """Have every report of this run show a section; for voirfiles, whose instruments are not
-        there when a run is read. Of several ranks, that of rank 0 is shown.
+        """Add a section to all reports of this run.
+
+        This is for voirfiles, whose instruments are not loaded when a run is read. Of several
+        ranks, only the sections of rank 0 are shown.
 
         Args:
-            title: Its heading.
-            blocks: From top to bottom: ``Table``, ``Bars``, ``Series``, ``Figures`` and the others
-                of ``voirkit.report.sections``; a string is a line of text. What must be read of the
-                run's records (``OnPage`` with a function) cannot be among them.
-            note: What it shows, and what of it can be trusted.
+            title: The heading.
+            blocks: The content from top to bottom: blocks of ``voirkit.report.sections`` such as
+                ``Table``, ``Bars``, ``Series`` and ``Figures``, or strings, which are lines of
+                text. Blocks that read the run's records (``OnPage`` with a function) are not
+                allowed.
+            note: What the section shows, and how far it can be trusted.
 
         Raises:
-            TypeError: Something is not a block.
+            TypeError: A value is not a block.
         """
         documents = [summary.block_as_json(block) for block in blocks]
         self.summary.setdefault("sections", []).append(
@@ -284,7 +290,7 @@ class Overseer(GivenOverseer):
     # a run
 
     @property
-    # a property, so that the parser knows who adds an option
+    # a property, so that the parser knows which instrument adds an option
     def current(self) -> Instrument | None:
         """The instrument that runs right now."""
         return self._current
@@ -302,25 +308,27 @@ class Overseer(GivenOverseer):
 
     @property
     def run_dir(self) -> str | None:
-        """Absolute path of the run directory, from ``load_script`` on, or None."""
+        """The absolute path of the run directory, from ``load_script`` on; None before, or if the
+        run is not recorded."""
         return self.record.path
 
     @property
     def given_stream(self) -> Any:
-        """``given`` if anything has used it, else None."""
+        """The stream ``given`` if anything has used it, otherwise None."""
         return self._given
 
     def is_the_programs(self, exc: BaseException) -> bool:
-        """Whether an exception came out of the program itself."""
+        """True if an exception came out of the program: its traceback contains the program's module
+        level or requested function."""
         return self.program is not None and self.program.own_part(exc.__traceback__) is not None
 
     def run_phase(self, phase: Phase) -> Any:
-        """Around the body of a phase; it is logged when it starts."""
+        """Return a context manager for the body of a phase; the start of the phase is logged."""
         self.log({"$event": "phase", "$data": {"name": phase.name}})
         return super().run_phase(phase)
 
     def _read_conditions(self) -> None:
-        """Read the conditions of ``--require``."""
+        """Parse the conditions of ``--require``."""
         from voirkit.runs import conditions
 
         parts = None if self.voirfiles else set(self.summary)
@@ -345,7 +353,7 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
-            # one rank speaks for all
+            # only rank 0 prints messages
             self.is_quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0
             if self.options.require:
                 self._read_conditions()
@@ -365,7 +373,7 @@ class Overseer(GivenOverseer):
                 for probe in self.probes:
                     probe.check(self.program)
             except SyntaxError:
-                self.record.make_directory(argv)  # the script's own failure: a run that is recorded
+                self.record.make_directory(argv)  # the script's own error is recorded as a run
                 raise
             self.record.make_directory(argv)
             self.program.load()
@@ -378,8 +386,8 @@ class Overseer(GivenOverseer):
                 self.record.end_script()
                 self._deactivate()
                 if os.getpid() != self._pid:
-                    # a forked child came to the end of the script: the run, and its instruments,
-                    # are its parent's
+                    # this is a forked child at the end of the script; the run and its instruments
+                    # belong to the parent
                     self._abandon()
         self.outcome.end_normally()
 
@@ -394,7 +402,8 @@ class Overseer(GivenOverseer):
     def _parse(self, argv: Sequence[str]) -> Namespace:
         try:
             return self.argparser.parse_command(list(argv))
-        except SystemExit:  # --help, --version: what instruments do after they have added their options is for a run
+        except SystemExit:
+            # --help, --version: there is no run for which to resume the instruments
             self._abandon()
             raise
 
@@ -420,14 +429,13 @@ class Overseer(GivenOverseer):
             )
 
     def _abandon(self) -> None:
-        """Resume no instrument any more."""
+        """Drop all waiting instruments, so that none is resumed."""
         for waiting in self._plan.values():
             waiting.clear()
 
     def _prepare(self) -> None:
         voirkit.set_current_overseer(self)
-        # The script may give without any instrument that listens: what is given is counted all the
-        # same.
+        # Values that the script gives are counted even if no instrument listens.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
@@ -444,11 +452,11 @@ class Overseer(GivenOverseer):
     # given
 
     def when_given(self, callback: Callable[[Any], None]) -> None:
-        """Call back with the stream of given values as soon as anything uses it: at once, later, or
-        never.
+        """Register a function to call with the stream ``given`` as soon as anything uses it: now,
+        later, or never.
 
-        For an instrument that is always on, and must not load giving for a script that gives
-        nothing.
+        This is for instruments that are always on, and must not import giving for a script that
+        gives nothing.
         """
         self._when_given.append(callback)
         if self._given is not None:
@@ -459,19 +467,19 @@ class Overseer(GivenOverseer):
 
         given = streams.Given()
         if self._given_closed:
-            return given  # asked for after the run: it hears nothing
+            return given  # first used after the run: it receives no values
         given.watch("$event", self.log)
         return given
 
     def _report_of_streams(self, streams: Any) -> None:
-        # Patches need this module, and no stream: giving and reactivex, 170 ms of CPU and 7,000
-        # live objects, stay away.
+        # Patches import voirkit.streams but need no stream. So giving and reactivex are not
+        # imported, which would take 170 ms of CPU time and 7,000 live objects.
         if not self._given_closed:
             streams.report = self.warn
 
     def _notice_streams(self, _: object) -> None:
         if not self._given_closed:
-            _ = self.given  # made when it is first asked for
+            _ = self.given  # the property creates the stream
 
     def _end_streams(self) -> None:
         super()._end_streams()
@@ -494,17 +502,17 @@ class Overseer(GivenOverseer):
             isinstance(exc, VoirkitError) and self.phases.run_script.pending
         )
         if not_begun and self.status == "running":
-            self._faults.append(error)  # the script has not started: the user had better know now
+            self._faults.append(error)  # the script has not started: the run is refused
         else:
             self.warn(f"{error}\n  It is switched off; the program goes on.")
 
     def _refuse(self) -> None:
-        """End the run, before the script starts, with the first thing that was found wrong."""
+        """Raise the first error that was found before the script starts, which ends the run."""
         if self._faults:
             raise self._faults[0]
 
     def _on_stop(self, value: object = None) -> None:
-        # Those who wait for finalize are resumed by it as ever: it comes after a stop as well.
+        # Keep the instruments that wait for finalize: that phase comes after a stop as well.
         waiting, self._plan[self.phases.finalize] = self._plan[self.phases.finalize], []
         super()._on_stop(value)
         self._plan[self.phases.finalize] = waiting
@@ -520,14 +528,14 @@ class Overseer(GivenOverseer):
                 {"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}}
             )
         except BaseException as later:
-            # a signal handler of the program's: this is what python ends with
+            # raised by a signal handler of the program: Python ends with this exception
             self.outcome.end_by(later)
             raise
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
-            return  # a child that the script forked came this far; the run is its parent's
-        self.record.end_script()  # it may have failed where it only defines
+            return  # a forked child of the script; the run belongs to its parent
+        self.record.end_script()  # the script may have failed in ``load_script``
         try:
             self.status = "ended"
             ends = (
@@ -536,7 +544,7 @@ class Overseer(GivenOverseer):
                 else [self._finalize, self._close]
             )
             run_all([*ends, recording.end, plugins.remove_aliases, self.log.end], self.warn)
-        except BaseException as exc:  # raised again
+        except BaseException as exc:  # re-raised
             self.outcome.end_by(exc)
             raise
         finally:
@@ -551,7 +559,7 @@ class Overseer(GivenOverseer):
         for callback in callbacks:
             try:
                 callback(self.summary)
-            except Exception as exc:  # an instrument's: the program has ended as it has
+            except Exception as exc:  # an instrument's error, which does not change the outcome
                 self.warn(
                     "what was to be done when the record is complete has failed"
                     f" ({describe_exception(exc)})."
@@ -568,23 +576,24 @@ class Overseer(GivenOverseer):
         except StopProgram:
             if self.phases.finalize.pending:
                 raise
-            return None  # there is nothing left to stop
+            return None  # the program has ended already: there is nothing to stop
 
     def check_requirements(self) -> None:
-        """Hold the conditions of ``--require`` against the summary; of several ranks the first
-        does, which has that of all."""
+        """Check the conditions of ``--require`` against the summary. Of several ranks only rank 0
+        does this, since its summary covers all ranks."""
         if rank_and_world_size()[0] == 0:
             failures = [condition.failure(self.summary) for condition in self._required]
             self.outcome.failures += [failure for failure in failures if failure is not None]
 
 
 def run_all(steps: Iterable[Callable[[], object]], warn: Callable[[str], None]) -> None:
-    """Take all steps, whatever one of them raises."""
+    """Call all functions, even if some raise. At the end the first exception is raised; the others
+    are reported as warnings."""
     first: BaseException | None = None
     for step in steps:
         try:
             step()
-        except BaseException as exc:  # the first is raised when all are done
+        except BaseException as exc:  # the first is re-raised below
             if first is not None:
                 warn(f"at the end of the run there was also {describe_exception(exc)}")
             first = first or exc

@@ -1,5 +1,5 @@
-"""What is kept of a run: how it ended, its log from the first line on, its directory once there is
-a script to run, and its summary."""
+"""The record of a run: its outcome, its log from the first line on, its run directory (made when
+the script is known), and its summary."""
 
 from __future__ import annotations
 
@@ -32,17 +32,23 @@ if TYPE_CHECKING:
 
 
 class Outcome:
-    """How the run of a program ended. ``ended``: ``normal``, ``exit``, ``exception`` or ``signal``;
-    ``script_exit_code``: the script's own, as the shell sees it."""
+    """The outcome of a program's run.
+
+    Attributes:
+        ended: ``normal``, ``exit``, ``exception`` or ``signal``.
+        script_exit_code: The script's own exit code, as the shell sees it.
+        is_refused: True if voirkit ended the run because of an error that is not the program's.
+        failures: Messages about checks that failed.
+    """
 
     def __init__(self) -> None:
-        self.ended, self.script_exit_code = "exception", 1  # until it has ended
-        self.is_refused = False  # whether something wrong was found before the script started
-        self.failures: list[str] = []  # checks that failed
+        self.ended, self.script_exit_code = "exception", 1  # until the program has ended
+        self.is_refused = False
+        self.failures: list[str] = []
 
     @property
     def exit_code(self) -> int:
-        """The script's own, or 3 if that is 0 and a check failed."""
+        """The exit code of the run: the script's, or 3 if the script's is 0 and a check failed."""
         return (
             EXIT_CHECK_FAILED
             if self.failures and self.script_exit_code == 0
@@ -50,11 +56,11 @@ class Outcome:
         )
 
     def end_normally(self) -> None:
-        """The program ended, or was stopped by an instrument."""
+        """Record that the program ended normally, or that an instrument stopped it."""
         self.ended, self.script_exit_code = "normal", 0
 
     def end_by(self, exc: BaseException) -> None:
-        """An exception ended the program."""
+        """Record that an exception ended the program."""
         if isinstance(exc, SystemExit):
             code = exc.code
             self.ended, self.script_exit_code = (
@@ -71,12 +77,12 @@ class Outcome:
 
 
 class RunRecord:
-    """The record of the run that an overseer leads.
+    """The record of an overseer's run.
 
     Args:
-        logfile: A file descriptor to send the log to, line by line, or None.
+        logfile: A file descriptor to which the log is written line by line, or None.
         has_directory: Whether to make a run directory.
-        begun_ns: When the run began (``time.perf_counter_ns``).
+        begun_ns: The start of the run (``time.perf_counter_ns``).
     """
 
     def __init__(
@@ -85,19 +91,21 @@ class RunRecord:
         self._ov, self._logfile, self._begun_ns = ov, logfile, begun_ns
         self._pid = os.getpid()
         self.path: str | None = None  # absolute path of the run directory, or None
-        self.table = ""  # the summary of a run that recorded something, as text
+        self.table = ""  # the report for the terminal; empty if nothing was recorded
         self._files: Record | None = None
-        # log lines from before the run directory is made
+        # log lines from before the run directory exists
         self._early: list[str] | None = [] if has_directory else None
         self._descriptor: DataDescriptor | None = None
         self._script_ended_ns: int | None = None
         self._imports_ns = 0
         self._duration_s = 0.0
         self._has_trace = False
-        self._records_of_others: dict[str, int] = {}  # by segment, at the run's end
+        # number of records of other processes, by segment, at the end of the run
+        self._records_of_others: dict[str, int] = {}
 
     def open_log(self) -> None:
-        """Have what is logged written from now on."""
+        """Write all entries of the log from now on to the log's file descriptor and the run
+        directory."""
         from voirkit.runs.record import DataDescriptor, to_json
 
         descriptor = self._descriptor = (
@@ -116,7 +124,7 @@ class RunRecord:
         self._ov.log.to(sink)
 
     def make_directory(self, argv: Sequence[str]) -> None:
-        """Make the run directory, and have spans recorded into it."""
+        """Make the run directory, and start to record spans and imports into it."""
         early, self._early = self._early, None
         if early is None:
             return
@@ -154,18 +162,18 @@ class RunRecord:
         recording.time_imports()
 
     def end_script(self) -> None:
-        """Note that the script has ended, the first time."""
+        """Note the time at which the script has ended; later calls do not change it."""
         if self._script_ended_ns is None:
             self._script_ended_ns = time.perf_counter_ns()
         if self._files is not None:
             self._files.script_ended(self._script_ended_ns)
 
     def end_trace(self) -> None:
-        """Nothing is recorded from here on."""
+        """End the recording of spans and imports, and add its totals to the summary."""
         recorder = sys.modules.get(recording.RECORDER)
         if recorder is not None:
-            # the recorder is loaded with torch: a program that does nothing with it has a report
-            # too
+            # the recorder is loaded with torch: write the imports, so that a program that only
+            # imports torch has a report too
             recording.record_imports()
         self._imports_ns = recording.end_imports()
         if self._files is not None:
@@ -177,7 +185,7 @@ class RunRecord:
             self._has_trace = True
 
     def end(self) -> None:
-        """Write the summary, and have what comes after the run recorded as well."""
+        """Write the summary, and go on recording what happens after the run."""
         self._write()
         recording.end_imports()
         if self._has_trace:
@@ -192,7 +200,7 @@ class RunRecord:
         try:
             self._summarise(files)
             if self._has_trace or self._can_be_completed(files):
-                files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by what completes it
+                files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by ``_complete``
                 self._complete(files)
             if not late and ov.summary.get("unrecorded_processes") and not _training(ov.summary)[0]:
                 verdict = summary.no_steps(ov.summary["unrecorded_processes"])
@@ -218,16 +226,16 @@ class RunRecord:
             ov.warn(f"the summary cannot be written ({type(exc).__name__}: {text_of(exc)}).")
 
     def _can_be_completed(self, files: Record) -> bool:
-        """Whether there are records, maybe of processes that the script has started, or sections of
-        rank 0 to be drawn."""
+        """True if there are records, possibly of child processes, or if this is rank 0 and has
+        sections to draw."""
         return completion.has_records(files.path) or bool(
             self._ov.summary.get("sections") and not files.manifest["rank"]
         )
 
     def _complete(self, files: Record) -> None:
-        """Have steps and verdict put into the summary."""
+        """Have another process add steps and verdict to the summary."""
         ov, rank = self._ov, files.manifest["rank"]
-        if files.is_whole:  # else nothing can be written there, of which the user has been warned
+        if files.is_whole:  # otherwise a write has failed, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
             if self._can_be_completed(files):
@@ -236,7 +244,7 @@ class RunRecord:
                 )
                 ov.summary = completed or ov.summary
             after = os.times()
-            # Of all children: the only one that ends meanwhile.
+            # CPU time of all ended children; only the completing process has ended meanwhile.
             usage = (
                 after.children_user
                 + after.children_system
@@ -251,9 +259,12 @@ class RunRecord:
             ov.warn(line)
 
     def _complete_late(self) -> None:
-        """Python has waited for the processes that the script had left behind: what they have done
-        since is part of the run. Workers that only waited for work, those of joblib for example,
-        change nothing."""
+        """Complete the record again, after Python has waited for processes that the script left
+        running.
+
+        What these have recorded since is part of the run. If they have recorded nothing, such as
+        idle workers of joblib, nothing changes.
+        """
         if self._files is None or os.getpid() != self._pid:
             return
         if completion.records_of_others(self._files.path) == self._records_of_others:
@@ -267,7 +278,7 @@ class RunRecord:
             say_as_it_is(self.table)
 
     def _summarise(self, files: Record) -> None:
-        """Put the run's own facts into the summary; what completes the record knows more."""
+        """Add the facts that this process knows to the summary; ``_complete`` adds the others."""
         ov = self._ov
         if ov.summary.get("loss"):
             from voirkit.findings import alerts_of, findings_of
@@ -303,7 +314,7 @@ class RunRecord:
         )
 
     def _given_counts(self) -> dict[Any, int]:
-        """How often each key was given, but for voirkit's own."""
+        """Return the number of times that each key was given, without voirkit's own keys."""
         stream = self._ov.given_stream
         if stream is None:
             return {}
@@ -314,14 +325,15 @@ class RunRecord:
 
 
 def _training(of_run: Mapping[str, Any]) -> tuple[int, int]:
-    """How many batches a run has trained with and evaluated, in all of its processes."""
+    """Return the numbers of training steps and of evaluation batches in all processes of a run."""
     steps = of_run["steps"] or {}
     evaluation = of_run["evaluation"] or {}
     return steps.get("n", 0), evaluation.get("n", 0)
 
 
 def _terminal() -> tuple[int, bool]:
-    """How wide the terminal is that shows what is said on stderr, and whether it is one."""
+    """Return the width of the terminal on stderr, at most 120 columns, and True. If stderr is not a
+    terminal, return 100 and False."""
     try:
         return min(os.get_terminal_size(2).columns, 120), True
     except OSError:

@@ -1,14 +1,14 @@
-"""Where the spans of this process go, and when: a run that voirkit leads, a folder that the user
-names, or nowhere.
+"""The current destination of this process's spans: a run of voirkit, a folder that the user names,
+or nothing.
 
-The recorder is loaded by what records, not from here: a run that records nothing pays nothing.
-Whatever fails, the program goes on.
+The recorder module is imported by the code that records, not from here, so that a run that records
+nothing has no overhead. If anything fails, the program continues.
 
-The imports of the program's main thread are timed here, the outermost ones, also those inside of
-functions; and those of other threads, as far as the main thread waits for them.  Python takes a
-lock around each import that finds nothing in ``sys.modules``.  That lock's manager is what is
-timed: its frames are in no traceback, and imports inside of an import go on as ever.  Where it is
-not there, nothing is timed.
+This module also times imports: the outermost imports of the program's main thread, including those
+inside functions, and imports of other threads for which the main thread waits. Python takes a lock
+around each import of a module that is not in ``sys.modules``; the timing wraps this lock. So it
+adds no frames to tracebacks and does not change nested imports. If Python has no such lock, nothing
+is timed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _RECEIVER = "voirkit.runner.recording:accept"
 
 
 class _Destination:
-    """The place that this process records to, now and after its run.
+    """The destination of this process's records, during and after its run.
 
-    A plan has a folder, rank, host, limit and world_size.
+    A plan is a dictionary with folder, rank, host, limit and world_size.
     """
 
     __slots__ = ("compacts_late", "ended_plan", "late", "plan", "report", "run", "run_pid")
@@ -49,12 +49,12 @@ class _Destination:
     def __init__(self) -> None:
         self.plan: dict[str, Any] | None = None
         self.report: Callable[[str], None] = tell
-        self.ended_plan: dict[str, Any] | None = None  # of the run that has ended
-        # that plan while what comes after its run is recorded, and by which process
+        self.ended_plan: dict[str, Any] | None = None  # plan of a run that has ended
+        # while this process records after its run: that run's plan, and the id of the process
         self.late: tuple[dict[str, Any], int] | None = None
-        self.compacts_late = False
-        self.run: Any = None  # this process's part in a run without the runner
-        self.run_pid = 0
+        self.compacts_late = False  # whether records after the run are compacted at exit
+        self.run: Any = None  # this process's part in a run that has no runner
+        self.run_pid = 0  # the process that began ``run``
 
 
 _destination = _Destination()
@@ -68,16 +68,17 @@ def prepare(
     report: Callable[[str], None] = tell,
     world_size: int = 1,
 ) -> None:
-    """From now on what records in this process, and in those it starts, does so in a run directory.
+    """Make this process, and those that it starts, record into a run directory from now on.
 
     Args:
-        limit: How many bytes of segments may be written; what comes then is counted.
-        report: Called with what goes wrong.
-        world_size: Of the group that the rank is of; 1 without one.
+        folder: The run directory.
+        limit: The maximum size of all segments in bytes; records beyond it are only counted.
+        report: Called with a message if something fails.
+        world_size: The number of ranks; 1 without a process group.
     """
     end_late()
     atexit.unregister(end_late)
-    atexit.register(end_late)  # before the program registers anything, so that it is called last
+    atexit.register(end_late)  # before the program registers callbacks, so that it is called last
     _destination.plan = {
         "folder": folder,
         "rank": rank,
@@ -91,11 +92,11 @@ def prepare(
 
 
 def join_group(rank: int, world_size: int) -> None:
-    """This process is one of several ranks, which it may learn late; those that it starts from now
-    on belong to the same rank."""
+    """Set the rank of this process, which may become known only during the run. Processes that it
+    starts from now on belong to the same rank."""
     plan = _destination.plan
     if plan is None or world_size < 2 or (rank, world_size) == (plan["rank"], plan["world_size"]):
-        return  # what launched it has said so already
+        return  # the launcher's environment said the same
     _destination.plan = {**plan, "rank": rank, "world_size": world_size}
     recorder = sys.modules.get(RECORDER)
     if recorder is not None:
@@ -103,13 +104,13 @@ def join_group(rank: int, world_size: int) -> None:
 
 
 def is_prepared() -> bool:
-    """Whether what is recorded goes anywhere."""
+    """True if there is a destination for records."""
     return _destination.plan is not None
 
 
 def end() -> Any:
-    """Recording ends here. Returns what came to be recorded (``events``, ``dropped`` by name,
-    ``seconds`` that it took), or None if nothing has used the recorder."""
+    """End the recording. Returns its totals: ``events``, ``dropped`` by name, and the ``seconds``
+    that recording took; None if nothing has used the recorder."""
     inherit.unwatch(_RECEIVER)
     plan = _destination.plan
     _destination.plan = None
@@ -119,20 +120,22 @@ def end() -> Any:
 
 
 def go_on(compacts: bool) -> None:
-    """Record what comes after the run as well: callbacks of ``atexit``, threads that outlive the
-    main one. It goes into files of its own, compacted when python ends if asked for; what the run
-    came to does not count it."""
+    """Go on recording after the run: ``atexit`` callbacks, and threads that outlive the main one.
+
+    These records go into separate files and are not part of the run's totals. ``compacts``: whether
+    to compact the files when Python exits.
+    """
     _destination.compacts_late = compacts
     plan = _destination.ended_plan
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and plan is not None and _destination.plan is None:
         _destination.late = plan, os.getpid()
-        # callbacks that were registered before it are called after it
+        # the recorder must not end itself at exit: older ``atexit`` callbacks run after its own
         recorder.begin(**plan, tell=_destination.report, ends_with_python=False)
 
 
 def end_late() -> None:
-    """End what ``go_on`` has begun."""
+    """End the recording that ``go_on`` began."""
     if _destination.late is None:
         return
     plan, pid = _destination.late
@@ -149,7 +152,7 @@ def _start_recorder(recorder: ModuleType) -> None:
     if plan is not None and not recorder.is_recording():
         try:
             recorder.begin(**plan, tell=_destination.report)
-        except Exception as exc:  # the program is importing something: this must not come out there
+        except Exception as exc:  # the program is just importing a module and must not see this
             _destination.report(f"no trace is recorded ({type(exc).__name__}: {exc}).")
 
 
@@ -157,7 +160,8 @@ def _start_recorder(recorder: ModuleType) -> None:
 
 
 def offer_for_children() -> dict[str, Any] | None:
-    """What they need to record into the same run."""
+    """Return the data by which spawned processes record into the same run; None if this process has
+    no destination."""
     plan = _destination.plan
     if plan is None:
         return None
@@ -166,13 +170,13 @@ def offer_for_children() -> dict[str, Any] | None:
 
 
 def accept(offer: dict[str, Any]) -> None:
-    """In such a process: record where its parent does, as soon as anything records, and time
-    imports, those of its main module first."""
+    """Make this spawned process record into its parent's run, and start to time its imports, before
+    its main module is loaded."""
     if _destination.plan is not None:
-        return  # it was told by $VOIRKIT_RUN_DIR already
+        return  # $VOIRKIT_RUN_DIR has set the destination already
     plan = offer["plan"]
     rank, world_size = rank_and_world_size()
-    if world_size > 1:  # a launcher has started it
+    if world_size > 1:  # this process was started by a launcher
         plan = {**plan, "rank": rank, "world_size": world_size}
     _destination.plan = plan
     begun = offer["begun"] if world_size < 2 else None
@@ -186,17 +190,21 @@ def accept(offer: dict[str, Any]) -> None:
 
 
 def begin_from_environment() -> None:
-    """Begin, if nothing has, in the folder that ``$VOIRKIT_RUN_DIR`` names; called by what
-    annotates, before it records."""
+    """Begin to record into the folder ``$VOIRKIT_RUN_DIR``, if it is set and no recording has
+    begun. The annotation APIs call this before they record."""
     folder = os.environ.get(VARIABLE)
     if folder and _destination.plan is None:
         begin_standalone(os.path.abspath(folder), f"{VARIABLE}={folder}")
 
 
 def begin_standalone(folder: str, where: str) -> bool:
-    """Begin to record in a run directory that no runner has made; whether that went well.  It ends
-    with the process at the latest. ``folder``: absolute path; ``where``: what named it, for
-    messages."""
+    """Begin to record into a run directory without a runner. Returns True if that succeeded.
+    Recording ends when the process does, at the latest.
+
+    Args:
+        folder: The absolute path of the run directory.
+        where: The option or variable that named the folder, for messages.
+    """
     from voirkit.runs.record import join
 
     try:
@@ -208,7 +216,7 @@ def begin_standalone(folder: str, where: str) -> bool:
     _destination.run_pid = os.getpid()
     prepare(folder, run.rank, run.host, world_size=run.world_size)
     __import__(RECORDER)
-    # the program may have registered callbacks already, which are called after it
+    # callbacks that the program has registered before this one are called after it
     atexit.unregister(end_late)
     atexit.unregister(_end_with_python)
     atexit.register(_end_with_python)
@@ -218,22 +226,22 @@ def begin_standalone(folder: str, where: str) -> bool:
 def _end_with_python() -> None:
     if _destination.run is not None:
         end_standalone()
-        go_on(compacts=False)  # into segments, which whoever opens the run compacts
+        go_on(compacts=False)  # the segments are compacted when the run is opened
 
 
 def end_standalone() -> None:
-    """End what ``begin_standalone`` has begun in this process."""
+    """End the recording that ``begin_standalone`` began in this process."""
     run = _destination.run
     if run is not None and os.getpid() == _destination.run_pid:
         _destination.run = None
         run.end(end())
 
 
-# imports of the program's main thread, and those that it waits for
+# imports of the program's main thread, and imports of other threads that it waits for
 
-# what is shorter is not kept: an import that fails, in a loop, takes 50 us each time
+# Shorter imports are not kept: a program may fail to import a module in a loop, at 50 us each time.
 LEAST_IMPORT_NS = 1_000_000
-_MOST_IMPORTS = 4096  # that are kept until they are recorded
+_MOST_IMPORTS = 4096  # maximum number of imports in ``_kept``
 
 PATCH_POINTS = (
     PatchPoint("importlib._bootstrap", "_get_module_lock", "python 3.10 to 3.15", ("name",)),
@@ -241,7 +249,7 @@ PATCH_POINTS = (
 _get_module_lock: Any = getattr(_bootstrap, "_get_module_lock", None)
 # imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
 _kept: list[tuple[str, int, int]] = []
-_importing: set[int] = set()  # the other threads that are in an import
+_importing: set[int] = set()  # ids of the other threads that are inside an import
 
 
 class _ImportTimes:
@@ -252,12 +260,14 @@ class _ImportTimes:
     def __init__(self) -> None:
         self.is_on = False
         self.thread = 0  # the thread whose imports are timed
-        # The process whose first thread that is. In a fork of another thread, and where the timed
-        # thread may end, its clock must not be asked for.
+        # The process id if the timed thread is the main thread of this process, otherwise 0. Only
+        # then may the thread's CPU clock be read: another thread may end, and a fork may not have
+        # the thread.
         self.thread_pid = 0
-        self.total_ns = 0
-        self.waited_until_ns = 0  # when the last import ended that the main thread waited for
-        self.recorder: Any = None  # writes them into the trace
+        self.total_ns = 0  # time in imports
+        # end of the last import of the main thread, or that it waited for
+        self.waited_until_ns = 0
+        self.recorder: Any = None  # the recorder that writes imports into the trace
 
     def begin(self) -> None:
         """Time the imports of this thread from now on."""
@@ -270,7 +280,7 @@ class _ImportTimes:
 
 
 _times = _ImportTimes()
-# Where a thread is that waits for another one.
+# Modules whose code a thread is in while it waits for another thread.
 _WAITS = (
     "threading",
     "queue",
@@ -281,20 +291,19 @@ _WAITS = (
 )
 
 
-# called where such an import begins, and where it ends
+# the functions to call when a timed import begins and when it ends
 _import_edges: list[Callable[[], object]] = []
 
 
 def report_imports(begins: Callable[[], object], ends: Callable[[], object]) -> None:
-    """Have something called where an import that is timed begins, and where it ends; not for those
-    inside of another, and voirkit's own. It may not raise.
-    """
+    """Set the functions to call when a timed import begins and when it ends. They are not called
+    for nested imports or imports of voirkit, and must not raise."""
     _import_edges[:] = begins, ends
 
 
 class _TimedLock:
-    """The lock that python holds as it imports a module; nothing of voirkit is on the stack while
-    it does."""
+    """A wrapper of the lock that Python holds while it imports a module. No frame of voirkit is on
+    the stack while the module is executed."""
 
     def __init__(self, module: str, lock: Any) -> None:
         self._module = module
@@ -302,13 +311,16 @@ class _TimedLock:
         self._begun_ns = 0
 
     def acquire(self) -> bool:
-        _bootstrap._get_module_lock = _get_module_lock  # type: ignore[attr-defined]  # of the imports inside of this one
+        # nested imports use Python's own lock
+        _bootstrap._get_module_lock = _get_module_lock  # type: ignore[attr-defined]
         self._begun_ns = perf_counter_ns()
         if _import_edges and not self._module.startswith("voirkit"):
             _import_edges[0]()
         try:
             return bool(self._lock.acquire())
-        except BaseException:  # two threads wait for each other's import: this one goes on without the lock, and does not release it
+        except BaseException:
+            # a deadlock between the imports of two threads: Python continues this import without
+            # the lock, and does not release it
             self._report_end()
             _time_next_import()
             raise
@@ -324,7 +336,8 @@ class _TimedLock:
 
 
 class _TimedElsewhere(_TimedLock):
-    """The same of an import on another thread than the main one, which may wait for it."""
+    """A wrapper of the lock for an import on a thread other than the main one, which may wait for
+    that import."""
 
     def acquire(self) -> bool:
         _importing.add(get_ident())
@@ -370,7 +383,7 @@ def _time_next_import() -> None:
 
 
 def time_imports() -> None:
-    """Time the imports of this thread from now on."""
+    """Start to time the imports of this thread."""
     if _get_module_lock is None:
         return
     _kept.clear()
@@ -380,7 +393,7 @@ def time_imports() -> None:
 
 
 def end_imports() -> int:
-    """Time no more; the nanoseconds in imports, recorded or not."""
+    """Stop timing imports. Returns the total time of imports in nanoseconds, recorded or not."""
     _times.is_on = False
     _times.recorder = None
     if getattr(_bootstrap, "_get_module_lock", None) is _get_timed_lock:
@@ -389,13 +402,13 @@ def end_imports() -> int:
 
 
 def record_imports() -> None:
-    """Put what was timed so far, and what will be, into the trace; called by what is about to
-    record there. A trace is not begun for it."""
+    """Write all imports timed so far, and later ones, into the trace, if it has begun. Code that is
+    about to record calls this."""
     recorder = sys.modules.get(RECORDER)
     if not _times.is_on or recorder is None or not recorder.is_recording():
         return
     _times.recorder = recorder
-    while _kept:  # other threads may put more behind
+    while _kept:  # other threads may append meanwhile
         _write_import(recorder, *_kept.pop(0))
 
 
@@ -404,10 +417,10 @@ def _import_ended(module: str, begun_ns: int) -> None:
         return
     _time_next_import()
     ended_ns = perf_counter_ns()
-    # what the main thread waits for later begins after this
+    # a later wait of the main thread counts from here
     _times.waited_until_ns = ended_ns
     if ended_ns - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
-        return  # what a script imports for its annotations is not work of its own
+        return  # voirkit's own modules, which a script imports for annotations, do not count
     _times.total_ns += ended_ns - begun_ns
     recorder = _times.recorder
     if recorder is not None and recorder.is_recording():
@@ -417,16 +430,20 @@ def _import_ended(module: str, begun_ns: int) -> None:
 
 
 def _main_cpu_ns() -> int:
-    """What the main thread has used of a processor."""
+    """Return the CPU time of the main thread in nanoseconds; 0 if the system does not provide
+    it."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return 0
     return time.clock_gettime_ns(time.pthread_getcpuclockid(_times.thread))
 
 
 def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> None:
-    """Another thread has imported a module: if the main thread waits in a lock, a queue or for a
-    thread, it was for this, as long as it did nothing itself. The main thread writes it down when
-    it records its own."""
+    """Count an import that another thread has just finished, if the main thread waited for it.
+
+    The main thread is assumed to wait for it if it is in code for locks, queues or threads. The
+    time counted is that in which the main thread used no CPU. The main thread writes it into the
+    trace with its own imports.
+    """
     ended_ns = perf_counter_ns()
     if (
         not _times.is_on
@@ -436,7 +453,7 @@ def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> Non
     ):
         return
     if _bootstrap._get_module_lock is not _get_timed_lock:  # type: ignore[attr-defined]
-        return  # the main thread is in an import of its own, which counts this time
+        return  # the main thread is inside an import itself, which counts this time
     frame = sys._current_frames().get(_times.thread)
     if frame is None or frame.f_globals.get("__name__") not in _WAITS:
         return

@@ -1,22 +1,23 @@
-"""Loads and runs the user's script as python would.
+"""Loads and runs the user's script as Python would.
 
-The script is one module, ``__main__``, run from its first statement to its last. It is only paused
-once: after the statements at its beginning that do nothing but define (imports, functions, classes,
-plain constants), so that instruments can look at what is defined before anything starts. Must never
-change what the script sees: ``sys.argv``, ``sys.path[0]``, ``__main__`` and what is in it.
+The script is one module, ``__main__``, executed from its first statement to its last. It is paused
+only once: after the statements at its beginning that only define things (imports, functions,
+classes, plain constants). So instruments can inspect the definitions before any work starts. This
+module must never change what the script sees: ``sys.argv``, ``sys.path[0]``, and ``__main__`` with
+its content.
 """
 
 from __future__ import annotations
 import __future__
 
-import _ast as ast  # the nodes alone: the module ast takes 2 ms of the start
+import _ast as ast  # only the node classes: importing ast takes 2 ms of the start
 import builtins
 import io
 import marshal
 import os
 import sys
 import warnings
-import zipimport  # python has it loaded
+import zipimport  # Python has loaded it already
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
@@ -29,41 +30,42 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Decorators of imported libraries that call what they decorate at once (sacred, checked with 0.8).
+# Decorators of libraries that call the decorated function at once (sacred, checked with 0.8).
 _RUNNERS = frozenset({"automain"})
 
 
 def _nothing() -> None:
-    """Stands where no instrument has put a callback."""
+    """Do nothing; the default callback."""
 
 
 class Program:
-    """What the user wants run: a script, a module or a function of a module.
+    """The program that the user wants to run: a script, a module or a function of a module.
 
     Attributes:
-        name: As the user typed it.
-        path: Absolute path of its source file, or None if it has none.
-        argv: What ``sys.argv`` is while it runs.
-        folder: What ``sys.path[0]`` is while it runs.
-        source: Its source text's bytes, or None.
-        begins, ends: Called right before what ``run`` runs, and right after, however it ends; an
-            instrument may put a function here.
-        source_names: What its user calls files of code by, other than their names.
-        defines: Called when functions and classes have been defined at the outermost level of what
-            ``run`` runs, and something else follows; None if nobody wants to know.
+        name: The program's name as the user typed it.
+        path: The absolute path of its source file, or None.
+        argv: ``sys.argv`` while it runs.
+        folder: ``sys.path[0]`` while it runs.
+        source: The bytes of its source text, or None.
+        tree: The syntax tree of the source, or None.
+        begins: A callback for instruments, called right before ``run`` executes the program.
+        ends: A callback for instruments, called right after that, even if the program raises.
+        source_names: Names to display for source files, by path, if they differ from the path.
+        defines: A callback, called during ``run`` after top-level definitions of functions and
+            classes, before the next other statement; None if not needed.
     """
 
     def __init__(self, name: str, path: str | None, argv: Sequence[str], folder: str) -> None:
         self.name, self.path, self.argv, self.folder = name, path, list(argv), folder
         self.source: bytes | None = None
         self.source_names: Mapping[str, str] = {}
-        self.tree: ast.Module | None = None  # its syntax tree, or None if it has no source
+        self.tree: ast.Module | None = None
         self.function: tuple[str, str] | None = None
         self._code: CodeType | None = None
         self._module: ModuleType | None = None
         self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
         self._split = 0
-        self._names_id = 0  # of the module's dictionary
+        self._names_id = 0  # id of the module's dictionary
         self.begins: Callable[[], object] = _nothing
         self.ends: Callable[[], object] = _nothing
         self.defines: Callable[[], object] | None = None
@@ -71,27 +73,32 @@ class Program:
     # before it runs
 
     def compile(self) -> None:
-        """Compile the whole source, so that what python would refuse is refused before anything
-        runs."""
+        """Compile the whole source, so that syntax errors are raised before any of it runs."""
         if self.source is None or self.path is None:
             return
         self._code = compile(self.source, self.path, "exec", dont_inherit=True)
         try:
-            with warnings.catch_warnings():  # the compiler has given its warnings once
+            with warnings.catch_warnings():  # the compilation above has shown the warnings
                 warnings.simplefilter("ignore")
                 tree = compile(self.source, self.path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
                 assert isinstance(tree, ast.Module)
                 compile(tree, self.path, "exec", dont_inherit=True)
             self.tree, self._split = tree, defining_part(tree.body)
         except RecursionError:
-            # a long chain of elif or operators: python compiles it from source, but
+            # a long chain of elif or operators: Python can compile it from source, but
             # not from a tree
             self.tree, self._split = None, 0
 
     def defer(self, names: Sequence[str] = ()) -> bool:
-        """Leave the first statement that sets one of these variables (all, if none are named), and
-        all after it, to ``run``. A probe is to see it. Returns whether at least one such statement
-        is left."""
+        """Leave the first statement that sets one of these variables, and all later ones, to
+        ``run``, so that a probe sees them.
+
+        Args:
+            names: The variables. If empty, all statements are left to ``run``.
+
+        Returns:
+            False if all statements that set one of the variables have been executed already.
+        """
         body = self.tree.body if self.tree is not None else []
         setting = [
             i
@@ -103,14 +110,15 @@ class Program:
         return not setting or setting[-1] >= self._split
 
     def enter(self) -> None:
-        """Make ``sys.argv`` and ``sys.path`` those of the program."""
+        """Set ``sys.argv`` and ``sys.path[0]`` as the program expects them."""
         sys.argv[:] = self.argv
         enter_folder(self.folder)
 
     # running
 
     def load(self) -> None:
-        """Run the statements at the beginning that only define."""
+        """Execute the statements at the beginning that only define things. For
+        ``module:function``, import the function instead."""
         if self.function is not None:
             module, name = self.function
             target = _import(module)
@@ -126,13 +134,13 @@ class Program:
                 raise CommandLineError(f"{module}:{name} is not a function.", where="-m")
             self._call = target
             return
-        # The module is kept, not its dictionary: python clears the one when it ends, so that what
-        # the script holds is deleted as ever.
+        # Keep the module, not its dictionary: Python clears the module at exit, so that the
+        # script's objects are deleted as usual.
         self._module = sys.modules["__main__"] = self._main()
         self._names_id = id(self._module.__dict__)
         if self.tree is not None and self._split:
             body = self.tree.body
-            # all in the other part
+            # All annotated variables must be in the second part.
             if self._are_annotations_lazy() and any(map(_annotates, body[self._split :])):
                 self._split = next(
                     (i for i in range(self._split) if _annotates(body[i])), self._split
@@ -140,9 +148,10 @@ class Program:
             exec(self._part(body[: self._split]), self._module.__dict__)
 
     def run(self) -> Any:
-        """Run the rest. Returns what the function returned with ``module:function``, else None."""
+        """Execute the rest of the program. Returns the result of the function for
+        ``module:function``, otherwise None."""
         parts = self._rest() if self.function is None else []
-        # as many objects as the script has words, which each garbage collection in it would look at
+        # free the tree: every garbage collection of the script would visit its many objects
         self.tree = None
         self.begins()
         try:
@@ -158,7 +167,8 @@ class Program:
             self.ends()
 
     def _rest(self) -> list[CodeType]:
-        """The code that is left to run; in parts if somebody wants to know what it defines."""
+        """Return the code that is left to execute; if ``defines`` is set, in parts that end after
+        definitions."""
         if self.tree is None:
             assert self._code is not None
             return [self._with_taps(self._code, None)]
@@ -176,8 +186,8 @@ class Program:
         return [self._part(part) for part in parts]
 
     def _are_annotations_lazy(self) -> bool:
-        """Whether those of the module's variables are a function, which code makes where it begins:
-        one part has to have them all."""
+        """True if the code compiles the annotations of module variables into a function (Python
+        3.14). A code object makes this function at its start, so one part must have all of them."""
         assert self._code is not None
         return (
             sys.version_info >= (3, 14)
@@ -185,7 +195,8 @@ class Program:
         )
 
     def _part(self, statements: list[ast.stmt]) -> CodeType:
-        """The code of some of its statements, with the taps of probes on what they define."""
+        """Return the code of some statements, with taps of probes on the functions that they
+        define."""
         assert self._code is not None
         assert self.path is not None
         assert self.tree is not None
@@ -203,7 +214,8 @@ class Program:
         return self._with_taps(code, statements)
 
     def _with_taps(self, code: CodeType, statements: list[ast.stmt] | None) -> CodeType:
-        """Code of some statements, or of the whole source, with the taps of probes."""
+        """Return code with the taps of probes. It was compiled from ``statements``, or from the
+        whole source if that is None."""
         probes = sys.modules.get("voirkit.probes.live_functions")  # loaded only if there are probes
         woven: CodeType = (
             code if probes is None else probes.woven_script(statements, code, self.source)
@@ -211,12 +223,12 @@ class Program:
         return woven
 
     def release(self) -> None:
-        """Let go of the module, so that python deletes what is in it when it would have."""
+        """Drop the reference to the module, so that Python deletes its content as usual."""
         self._module = None
 
     def own_part(self, tb: TracebackType | None) -> TracebackType | None:
-        """A traceback from the first frame on that is the script's module level, or the function
-        that was requested."""
+        """Return a traceback without voirkit's frames: from the script's module level, or the
+        requested function, on. None if it contains no such frame."""
         while tb is not None and not self._is_own(tb.tb_frame):
             tb = tb.tb_next
         return tb
@@ -227,17 +239,17 @@ class Program:
         return id(frame.f_globals) == self._names_id and frame.f_code.co_name == "<module>"
 
 
-# The `from __future__` imports of the first part hold for the second; these are those that still
-# change how code compiles.
+# Flags of the `from __future__` imports that still change compilation: those of the first part
+# apply to the second part too.
 _FUTURE = __future__.annotations.compiler_flag | __future__.barry_as_FLUFL.compiler_flag
 
 
-# finding it
+# finding the program
 
 
 def script(name: str, arguments: Iterable[str]) -> Program:
-    """The program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a
-    ``__main__.py``."""
+    """Return the program of ``python NAME ARGUMENTS``: a file, or a folder or archive with a
+    ``__main__.py``. Raises CommandLineError if there is no such script."""
     if not os.path.exists(name):
         folder = os.path.dirname(name) or "."
         siblings = os.listdir(folder) if os.path.isdir(folder) else []
@@ -250,16 +262,16 @@ def script(name: str, arguments: Iterable[str]) -> Program:
         )
     if os.path.isdir(name) or _is_archive(name):
         return _container(name, arguments)
-    # as python: not normalized
+    # not normalized, as in Python
     path = name if os.path.isabs(name) else os.path.join(current_folder(), name)
-    folder = os.path.dirname(os.path.realpath(path))  # python follows the link
+    folder = os.path.dirname(os.path.realpath(path))  # Python resolves symbolic links
     program = Program(name, path, [name, *arguments], folder)
     try:
         with io.open_code(path) as file:
             source = file.read()
     except OSError as exc:
         raise CommandLineError(f"the script {name!r} cannot be read: {exc.strerror}.") from None
-    if source[:4] == MAGIC_NUMBER:  # compiled already
+    if source[:4] == MAGIC_NUMBER:  # a compiled file (.pyc)
         program._code = marshal.loads(source[16:])
     else:
         program.source = source
@@ -275,8 +287,8 @@ def script(name: str, arguments: Iterable[str]) -> Program:
 
 
 def module(name: str, arguments: Iterable[str]) -> Program:
-    """The program of ``python -m NAME ARGUMENTS``, or a function of a module with
-    ``NAME:FUNCTION``."""
+    """Return the program of ``python -m NAME ARGUMENTS``; with ``NAME:FUNCTION`` it is a function
+    of a module. Raises CommandLineError if the module cannot be found."""
     cwd = current_folder()
     if ":" in name:
         module_name, function = name.split(":", 1)
@@ -288,14 +300,15 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     import runpy
 
     try:
-        _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]  # what python -m itself calls
+        # what python -m itself calls
+        _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
     except ImportError as exc:
         if exc.name is not None and not f"{name}.".startswith(f"{exc.name}."):
-            raise  # what the package imports is missing: its own failure
+            raise  # a module that the package imports is missing: the package's own error
         raise CommandLineError(
             f"{str(exc).rstrip('.')}.", where=f"-m {name}", next=_near_module(name)
         ) from None
-    except Exception as exc:  # runpy's private error, by its name
+    except Exception as exc:  # runpy's error class is private, so it is identified by name
         if type(exc).__name__ == "_Error":
             raise CommandLineError(f"{str(exc).rstrip('.')}.", where=f"-m {name}") from None
         raise
@@ -320,7 +333,7 @@ def _container(name: str, arguments: Iterable[str]) -> Program:
 def _from_spec(
     program: Program, spec: Any, code: CodeType, argv: list[str], package: str | None = None
 ) -> Program:
-    """A program that the import system found."""
+    """Complete a program whose module spec and code the import system has found."""
     program.argv, program._code = argv, code
     if str(spec.origin).endswith(".py") and hasattr(spec.loader, "get_data"):
         program.path, program.source = spec.origin, spec.loader.get_data(spec.origin)
@@ -335,20 +348,20 @@ def _from_spec(
 
 
 def _main_module(cached: str | None, **names: Any) -> ModuleType:
-    """The module that a script is, with the names that python gives it; ``cached`` is the file of
-    its bytecode."""
+    """Return the module ``__main__`` with the names that Python would set; ``cached`` is the path
+    of its bytecode file."""
     module = ModuleType("__main__")
     module.__dict__.update(names)
     if sys.version_info < (3, 15):
         module.__dict__["__cached__"] = cached
-    # since then a module has annotations when somebody asks for them
+    # since Python 3.14 a module creates ``__annotations__`` when it is first read
     if sys.version_info < (3, 14):
         module.__annotations__ = {}
     return module
 
 
 def current_folder() -> str:
-    """The current folder, also if it has been deleted."""
+    """Return the current folder, even if it has been deleted."""
     try:
         return os.getcwd()
     except FileNotFoundError:
@@ -356,16 +369,17 @@ def current_folder() -> str:
 
 
 def shorten(path: str) -> str:
-    """A path relative to the current folder, if it is below that."""
+    """Return a path relative to the current folder, if it is inside that folder; otherwise
+    unchanged."""
     return path.removeprefix(current_folder() + os.sep)
 
 
-_behind: list[str] = []  # the folder that put_last has put there
+_behind: list[str] = []  # the folder that ``put_last`` has moved to the end of ``sys.path``
 
 
 def put_last(folder: str) -> None:
-    """Put the program's folder last on ``sys.path`` until the program starts: it must hide nothing
-    that voirkit has yet to import."""
+    """Move the program's folder to the end of ``sys.path`` until the program starts, so that it
+    hides no module that voirkit has yet to import."""
     if _has_folder():
         sys.path[:1] = []
         sys.path.append(folder)
@@ -373,7 +387,7 @@ def put_last(folder: str) -> None:
 
 
 def enter_folder(folder: str) -> None:
-    """Make ``sys.path[0]`` the folder, unless python was told to have none (-P, -I,
+    """Set ``sys.path[0]`` to a folder, unless Python was started without this entry (-P, -I,
     PYTHONSAFEPATH)."""
     if not _has_folder():
         return
@@ -391,7 +405,8 @@ def _has_folder() -> bool:
 
 
 def folder_of(script: str | None) -> str:
-    """What ``sys.path[0]`` is for a script: its folder, or the current one for a module."""
+    """Return ``sys.path[0]`` for a script: its folder. For a module (None) it is the current
+    folder."""
     if script is None:
         return current_folder()
     path = os.path.join(current_folder(), script)
@@ -399,8 +414,8 @@ def folder_of(script: str | None) -> str:
 
 
 def _is_archive(name: str) -> bool:
-    """Whether a file is a zip archive, with or without something before it. A pipe is none, and is
-    left unread."""
+    """True if a file is a zip archive, possibly with other data before it. False for a pipe, which
+    is not read."""
     if not os.path.isfile(name):
         return False
     try:
@@ -429,13 +444,13 @@ def _near_module(name: str) -> str:
     return did_you_mean(name, [m.name for m in pkgutil.iter_modules()])
 
 
-# what only defines
+# statements that only define things
 
 
 def _walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it, however deep."""
+    """Return a node and all its descendants, without recursion."""
     nodes = [node]
-    for each in nodes:  # grows
+    for each in nodes:  # the list grows during the loop
         for name in each._fields:
             value = getattr(each, name, None)
             nodes += [
@@ -447,14 +462,14 @@ def _walk(node: ast.AST) -> list[ast.AST]:
 
 
 def _set_in(statement: ast.stmt) -> set[str]:
-    """The names that a statement may set, those of functions inside it too."""
+    """Return the names that a statement may set, including those in functions inside it."""
     names: set[str] = set()
     for node in _walk(statement):
         if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
             names.add(node.id)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             names.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        else:  # a definition, a handler, a pattern
+        else:  # a function, a class, an exception handler, a pattern
             names.update(
                 name
                 for name in (getattr(node, "name", None), getattr(node, "rest", None))
@@ -467,13 +482,13 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 def defining_part(body: list[ast.stmt]) -> int:
-    """How many statements at the beginning of a module do nothing but define.
+    """Return the number of statements at the beginning of a module that only define things.
 
-    Imports, functions, classes, and names bound to what needs no call. A decorator may run what it
-    decorates; those of imported libraries are taken not to, but for a few that are known; those of
-    the script itself are.
+    These are imports, functions, classes, and assignments of values without a call. A decorator may
+    call the decorated function: those of the script itself are assumed to do so, those of imported
+    libraries are not, except for a few known ones.
     """
-    own_names: set[str] = set()  # names that the script itself defines
+    own_names: set[str] = set()  # functions and classes that the script itself defines
     for i, statement in enumerate(body):
         if not _defines(statement, own_names):
             return i
@@ -482,7 +497,7 @@ def defining_part(body: list[ast.stmt]) -> int:
 
 
 def _annotates(statement: ast.stmt) -> bool:
-    """Whether a statement of a module annotates a variable of it."""
+    """True if a statement of a module contains an annotation of a module variable."""
     if isinstance(statement, ast.AnnAssign):
         return bool(statement.simple)
     if isinstance(statement, _DEFINITIONS):
@@ -495,8 +510,8 @@ def _annotates(statement: ast.stmt) -> bool:
 
 
 def _after_definitions(statements: list[ast.stmt]) -> list[list[ast.stmt]]:
-    """Statements in parts, each but the last up to where something has been defined. None begins
-    with a text: it would be ``__doc__``."""
+    """Split statements into parts; all but the last end after definitions of functions or classes.
+    No part begins with a string, since that would become ``__doc__``."""
     parts: list[list[ast.stmt]] = [[]]
     has_defined = False
     for statement in statements:
@@ -510,8 +525,8 @@ def _after_definitions(statements: list[ast.stmt]) -> list[list[ast.stmt]]:
 
 
 def _defines(statement: ast.stmt, own_names: set[str], in_class: bool = False) -> bool:
-    """True if a statement only defines. The body of a class may call libraries: fields,
-    descriptors."""
+    """True if a statement only defines things. In the body of a class, calls of libraries are
+    allowed, such as those that make fields and descriptors."""
     if isinstance(statement, (ast.Import, ast.ImportFrom, ast.Pass, ast.Global)):
         return True
     if _is_text(statement):
@@ -544,7 +559,7 @@ def _all_define(statements: Iterable[ast.stmt], own_names: set[str], in_class: b
 def _is_harmless_definition(
     statement: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, own_names: set[str]
 ) -> bool:
-    """True if the definition of a function or class calls nothing of the script."""
+    """True if the definition of a function or class calls no function or class of the script."""
     for decorator in statement.decorator_list:
         if not _is_harmless_decorator(decorator, own_names):
             return False
@@ -590,7 +605,7 @@ def _does_work(value: ast.expr) -> bool:
 
 
 def _calls_own(value: ast.expr, own_names: set[str]) -> bool:
-    """True if an expression calls what the script itself defines."""
+    """True if an expression calls a function or class that the script itself defines."""
     return any(isinstance(n, ast.Call) and _root(n.func) in own_names for n in _walk(value))
 
 

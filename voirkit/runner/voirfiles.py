@@ -1,7 +1,7 @@
-"""Finds voirfiles and plug-ins, loads them, collects their instruments, and says what went wrong in
-one in words for its author.
+"""Finds and loads voirfiles and plug-ins, and collects their instruments.
 
-Loading must leave the program as it is: nothing is written, and ``sys.path`` is put back.
+Errors in a voirfile or plug-in are reported in words that help its author. Loading must not change
+the program: no file is written, and ``sys.path`` is restored.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     Instrument: TypeAlias = Callable[..., Any]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOTS = (".git", "pyproject.toml")  # what the folder of a project has
+ROOTS = (".git", "pyproject.toml")  # the entries that mark the root folder of a project
 
 
 def find(folder: str, cwd: str) -> list[str]:
-    """The voirfiles of a script: beside it, then from the current folder up to its project's;
-    nearest first, each once. The project's folder is the nearest that has one of ``ROOTS``; where
-    none has, only the current folder is looked at."""
+    """Return the paths of the voirfiles for a script, nearest first, without duplicates.
+
+    Searches ``folder``, which holds the script, then each folder from ``cwd`` up to the root of the
+    project. The root is the nearest folder that contains one of ``ROOTS``. Without a root, only
+    ``folder`` and ``cwd`` are searched.
+    """
     folders = [folder, *_up_to_root(os.path.abspath(cwd))]
     paths = dict.fromkeys(os.path.realpath(os.path.join(f, "voirfile.py")) for f in folders)
     return [path for path in paths if os.path.exists(path)]
@@ -51,8 +54,8 @@ def _up_to_root(cwd: str) -> list[str]:
 
 
 def identity(path: str) -> dict[str, str]:
-    """``{"path", "sha256"}`` of a voirfile, for the record of a run; without a hash where it cannot
-    be read any more."""
+    """Return ``{"path", "sha256"}`` of a voirfile, for the record of a run. The hash is missing if
+    the file can no longer be read."""
     from hashlib import sha256
 
     try:
@@ -65,15 +68,17 @@ def identity(path: str) -> dict[str, str]:
 def load(path: str, index: int) -> list[Instrument]:
     """Run a voirfile and return its instruments.
 
-    They are what its names that begin with ``instrument_`` hold or, if it has ``__instruments__``,
-    what that holds: instruments in lists and dictionaries, nested as one likes.
+    If the voirfile defines ``__instruments__``, the instruments are taken from there alone.
+    Otherwise they are the values of all global names that begin with ``instrument_``. Each value
+    may be one instrument, or lists and dictionaries of instruments, nested to any depth.
 
     Args:
-        index: Its place among the voirfiles; the module is called ``__voir__``, ``__voir1__``, ...
+        index: The position of the file among the voirfiles, from 0. It names the module:
+            ``__voir__``, ``__voir1__``, ...
 
     Raises:
-        VoirfileError: It cannot be read or run.
-        InstrumentError: What it holds is not an instrument.
+        VoirfileError: The voirfile cannot be read or executed.
+        InstrumentError: One of the values is not an instrument.
     """
     name = f"__voir{index or ''}__"
     code = _compile(path)
@@ -81,14 +86,14 @@ def load(path: str, index: int) -> list[Instrument]:
     module.__file__ = path
     sys.modules[name] = module
     folder = os.path.dirname(path)
-    is_added = folder not in sys.path  # a voirfile may import what lies beside it
+    is_added = folder not in sys.path  # a voirfile may import modules from its own folder
     if is_added:
         sys.path.append(folder)
     try:
         exec(code, module.__dict__)
     except VoirkitError:
         raise
-    except Exception as exc:  # a voirfile is any code
+    except Exception as exc:  # a voirfile is user code, which can raise anything
         fault = f"the voirfile cannot be loaded: {describe_exception(exc)}."
         raise VoirfileError(fault, where=_line(path, exc), next=misspelt(exc)) from None
     except SystemExit as exc:
@@ -104,7 +109,8 @@ def load(path: str, index: int) -> list[Instrument]:
 
 
 def _labelled_instruments(module: ModuleType) -> list[tuple[str, Any]]:
-    """The instruments of a voirfile, each with its name in error messages."""
+    """Return (label, value) of each instrument in a voirfile. The label names the instrument in
+    error messages."""
     names = module.__dict__
     if "__instruments__" in names:
         return list(flat("__instruments__", names["__instruments__"]))
@@ -128,12 +134,13 @@ def _compile(path: str) -> CodeType:
         raise VoirfileError(
             f"the voirfile does not compile: {exc.msg}.", where=f"{path}:{exc.lineno}", next=line
         ) from None
-    except ValueError as exc:  # null bytes, before python 3.12
+    except ValueError as exc:  # before python 3.12, null bytes raise this instead of SyntaxError
         raise VoirfileError(f"the voirfile does not compile: {exc}.", where=path) from None
 
 
 def _line(path: str, exc: BaseException) -> str:
-    """Where in the file it failed: the innermost of its lines."""
+    """Return ``path:line`` of the innermost traceback entry that lies in the voirfile at ``path``;
+    the path alone if there is no such entry."""
     place, tb = path, exc.__traceback__
     while tb is not None:
         if tb.tb_frame.f_code.co_filename == path:
@@ -142,11 +149,15 @@ def _line(path: str, exc: BaseException) -> str:
     return place
 
 
-# instruments
+# checks of instruments
 
 
 def check(value: Any, label: str, path: str) -> Instrument:
-    """The value, if it can be called with an overseer."""
+    """Return the value if it is an instrument: declared as one, or callable with an overseer.
+
+    Raises:
+        InstrumentError: The value is not an instrument.
+    """
     if isinstance(value, Declared):
         return value
     if not callable(value):
@@ -166,12 +177,13 @@ def check(value: Any, label: str, path: str) -> Instrument:
 
 
 def _wrong_signature(value: Any) -> str:
-    """The reason why a callable cannot be called with one argument; empty if it can."""
+    """Return why a callable cannot serve as an instrument: it is async, or does not accept exactly
+    one argument. Empty if it can."""
     code = getattr(value, "__code__", None)
-    if code is not None and code.co_flags & 0x280:  # CO_COROUTINE | CO_ASYNC_GENERATOR
+    if code is not None and code.co_flags & 0x280:  # inspect.CO_COROUTINE | CO_ASYNC_GENERATOR
         return "is async, and an instrument is not"
     if code is not None and code.co_argcount == 1 and not code.co_kwonlyargcount:
-        return ""  # the usual case, without importing inspect (12 ms)
+        return ""  # the usual case; returning here avoids importing inspect (12 ms)
     import inspect
 
     try:
@@ -196,19 +208,22 @@ def _required_parameters(signature: Signature) -> list[str]:
     return names
 
 
-# plug-ins
+# instruments of installed plug-ins
 
 
 def plugins(
     warn: Callable[[str], None], packages: Packages | None = None
 ) -> dict[str, list[Instrument]]:
-    """The instruments of installed packages, by distribution: the entry points of group
-    ``voirkit.instruments``. One that cannot be imported is told through ``warn`` and left out."""
+    """Return the instruments of installed packages, by distribution name.
+
+    They are the entry points of the group ``voirkit.instruments``. An entry point that cannot be
+    loaded is reported through ``warn`` and skipped.
+    """
     instruments: dict[str, list[Instrument]] = {}
     for distribution, name, reference in entry_points(GROUP, packages):
         try:
             checked = [check(v, label, reference) for label, v in flat(name, resolve(reference))]
-        except Exception as exc:  # a package is any code
+        except Exception as exc:  # importing a package runs its code, which can raise anything
             warn(
                 f"plug-in {name!r} of {distribution} cannot be loaded ({type(exc).__name__}:"
                 f" {exc}). The run goes on without it."
@@ -218,30 +233,31 @@ def plugins(
     return instruments
 
 
-# what goes wrong in them
+# errors in voirfiles and plug-ins
 
 
 def describe_instrument(instrument: Any) -> str:
-    """An instrument's name, and where it is defined."""
+    """Return an instrument's name and, if known, the place where it is defined."""
     place = place_of(instrument)
     return f"{name_of(instrument)} ({shorten(place)})" if place else name_of(instrument)
 
 
 def text_of(exc: BaseException) -> str:
-    """The message of an exception, if it has one."""
+    """Return the message of an exception; empty if its ``__str__`` raises."""
     try:
         return str(exc)
-    except Exception:  # an exception's own code
+    except Exception:  # the exception's own __str__ can raise anything
         return ""
 
 
 def describe_exception(exc: BaseException) -> str:
-    """``ValueError: what it says``."""
+    """Return an exception's type and message, such as ``ValueError: bad shape``."""
     return f"{type(exc).__name__}: {text_of(exc)}".rstrip(": ")
 
 
 def as_error(exc: BaseException, instrument: Any) -> VoirkitError:
-    """What an instrument raised, as an error that names it and the place."""
+    """Return an error that names the instrument that raised an exception, and the place in its
+    code. A ``VoirkitError`` is returned unchanged."""
     if isinstance(exc, VoirkitError):
         return exc
     name, place = name_of(instrument), place_of(instrument)

@@ -1,1 +1,1 @@
-"""The run directory: where what is known of a run is kept, and how it is laid out."""
+"""The run directory, which holds everything recorded about one run, and its layout."""

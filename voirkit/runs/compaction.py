@@ -1,8 +1,9 @@
-"""Compacts what was recorded: segments become sorted Parquet files, and are removed.
+"""Compacts the trace of a run: replaces segments, the files that processes record into, by Parquet.
 
-At every moment each record is to be read exactly once, from its segment or from Parquet, whoever is
-killed and whoever reads meanwhile: see ``trace_files``. Records of a process that is alive, or ran
-on another host, are left alone, unless it has said that these were all.
+The Parquet files are sorted. At every moment a reader finds each record exactly once, in its
+segment or in Parquet, even if a compacting process is killed: see ``trace_files``. Compaction skips
+the records of a process that is alive or ran on another host, unless the process has written that
+its recording is complete.
 
     python -m voirkit.runs.compaction RUN [--rank RANK] [--ended PID]
 """
@@ -35,11 +36,11 @@ from voirkit.trace.reader import Files, Pieces, has_grown, of_stem
 
 
 class Compacted(NamedTuple):
-    """What ``compact`` did."""
+    """The result of ``compact``."""
 
-    events: int  # how many records were compacted
-    # the processes (stems of their files) that were left alone: they are alive, on another host, or
-    # cannot be read whole
+    events: int  # number of records that were compacted
+    # file name stems of the skipped processes: they are alive, ran on another host, or their files
+    # cannot be read completely
     skipped: list[str]
 
 
@@ -49,18 +50,18 @@ def compact(
     ended: Collection[int] = (),
     connection: duckdb.DuckDBPyConnection | None = None,
 ) -> Compacted:
-    """Compact the records of processes that have ended. May be called again, at any time, by
-    several at once.
+    """Compact the records of processes that have ended. May be called repeatedly, at any time, and
+    by several processes at once.
 
     Args:
-        rank: Only those of this rank.
-        ended: Ids of living processes of this host that record no more.
-        connection: Of ``parquet.connect``; does the work if that is little, since making another
-            takes 15 ms.
+        rank: Compact only the records of this rank; None for all ranks.
+        ended: Ids of processes on this host that are alive but have finished recording.
+        connection: A connection from ``parquet.connect``. It is used if there are few records,
+            since opening another connection takes 15 ms.
 
     Raises:
-        OSError, duckdb.Error: The disk is full, the folder cannot be written to. Nothing is lost,
-        and another call goes on.
+        OSError, duckdb.Error: The disk is full, or the folder is not writable. No record is lost,
+        and a later call continues the work.
     """
     folder = folder_of(run)
     if not os.path.isdir(folder):
@@ -86,8 +87,8 @@ def compact(
 
 
 def _has_ended(files: Files, ended: Collection[int]) -> bool:
-    """Whether the process that wrote these files is gone for certain, or has said that it records
-    no more."""
+    """True if the process that wrote these files is certainly gone, is in ``ended``, or has written
+    that its recording is complete."""
     header, last = _ends(files.names)
     if ENDS in last:
         return True
@@ -101,12 +102,12 @@ def _has_ended(files: Files, ended: Collection[int]) -> bool:
     return pid in ended or not is_alive(pid, perf_ns, time_ns)
 
 
-_LONGEST = 1 << 16  # bytes of a last line: the lengths of thousands of segments
+_LONGEST = 1 << 16  # longest last line in bytes: it lists the lengths of thousands of segments
 
 
 def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first line of a process's names, and the last if it is whole; empty where they cannot be
-    read."""
+    """Return the first and the last line of a ``.names`` file, parsed. Both are empty dictionaries
+    if the file cannot be read; the last one also if it is incomplete."""
     try:
         with open(names, "rb") as file:
             first = file.readline()
@@ -126,13 +127,23 @@ def _compact_processes(
     keep_names: bool,
     connection: duckdb.DuckDBPyConnection | None,
 ) -> tuple[int, set[str]]:
-    """Compact the records of some processes. Returns how many; or, if nothing could be done, the
-    stems of those that are in the way."""
+    """Compact the records of some processes of one rank.
+
+    Args:
+        resting: The files of the processes to compact; all of them have ended.
+        keep_names: Whether to keep the ``.names`` files, because other processes of the rank may
+            still read them.
+
+    Returns:
+        (number of records, stems of the processes whose files cannot be compacted). If there are
+        any such processes, nothing is compacted and the number is 0.
+    """
     draft = tempfile.mkdtemp(prefix=f"settle-r{rank}.", suffix=".tmp", dir=folder)
     try:
-        # mkdtemp's are for its maker alone; others may have to move its files
+        # mkdtemp gives access to its user alone, but another user's process may have to move the
+        # files
         os.chmod(draft, os.stat(folder).st_mode & 0o777)
-        # What does not fit into memory lies beside the trace meanwhile, where there is room for it.
+        # DuckDB spills what does not fit into memory to the disk of the trace, which has room.
         shared = connection if connection is not None and is_little(resting) else None
         with connect(f"{draft}/duckdb") if shared is None else shared.cursor() as cursor:
             pieces = Pieces(resting)
@@ -160,8 +171,7 @@ def _compact_processes(
             remove += files.segments
             if files.dropped is not None:
                 remove.append(files.dropped)
-            # forked children that are alive may still look there for what a number of their
-            # parent's stands for
+            # living forked children may still look up their parent's name ids in this file
             if not keep_names:
                 remove.append(files.names)
         for path, _ in move:
@@ -175,7 +185,8 @@ def _compact_processes(
 
 
 def _stems_in_the_way(resting: list[Files], pieces: Pieces) -> set[str]:
-    """The stems of the processes whose records cannot be read whole, or that still grow."""
+    """Return the stems of the processes whose records cannot all be read, or whose files still
+    grow."""
     refused = set()
     for files, source in zip(resting, pieces.sources, strict=True):
         is_damaged = not set(pieces.damaged).isdisjoint(files.segments)
@@ -188,7 +199,7 @@ def _stems_in_the_way(resting: list[Files], pieces: Pieces) -> set[str]:
 def _places(
     folder: str, rank: int, host: str, drafts: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """The place of each draft."""
+    """Return (draft, final path) of each Parquet draft in ``drafts``, a list of (path, kind)."""
     first: dict[str, int] = {}
     move = []
     for path, kind in drafts:
@@ -200,14 +211,16 @@ def _places(
 
 
 def _free(folder: str, prefix: str) -> int:
-    """The first number behind those that are taken."""
+    """Return the lowest number greater than all those in the names of the folder's files that begin
+    with the prefix."""
     names = os.listdir(folder) if os.path.isdir(folder) else []
     suffixes = [name[len(prefix) :].partition(".")[0] for name in names if name.startswith(prefix)]
     return max((int(number) for number in suffixes if number.isdigit()), default=-1) + 1
 
 
 def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: list[str]) -> None:
-    """From here on the drafts count."""
+    """Write the journal of a rank. From this moment readers use the drafts instead of the
+    segments."""
     journal = {
         "move": [
             [os.path.relpath(draft, folder), os.path.relpath(place, folder)]
@@ -223,8 +236,8 @@ def _write_journal(folder: str, rank: int, move: list[tuple[str, str]], remove: 
 
 
 def _clear_up(folder: str, rank: int) -> None:
-    """Do what a journal says, as far as it has not been done, and remove what was left behind by
-    who was killed before there was one."""
+    """Complete the moves and removals that a rank's journal lists. Then delete the drafts left
+    behind by a compaction that was killed before it wrote its journal."""
     path = journal_path(folder, rank)
     journal = read_journal(path)
     if journal is not None:
@@ -245,7 +258,7 @@ def _clear_up(folder: str, rank: int) -> None:
 
 
 def _sync(path: str) -> None:
-    """Have a file on the disk before something else says that it is there."""
+    """Flush a file to the disk, so that a journal never refers to a file that is not there."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -254,7 +267,7 @@ def _sync(path: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The command: compact, and say what is left. Returns the exit code."""
+    """Run the command and return its exit code: 1 if the trace could not be compacted."""
     import argparse
 
     from voirkit.errors import tell

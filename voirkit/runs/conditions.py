@@ -1,7 +1,7 @@
-"""Conditions over the figures of a summary, for ``--require``: ``train_rate>=500``,
-``memory.peak<2GB``, ``duration<10min``.
+"""Conditions on the figures of a summary, for the option ``--require``.
 
-Of two runs also ``step_time<+3%``: what the second has more, as a part of what the first has.
+Examples: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``. When two runs are compared,
+also ``step_time<+3%``: the increase from the first run to the second, relative to the first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
 _FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
 _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "us": 1e-6, "µs": 1e-6}
 
-# Short names for the figures that people ask for; the rest go by their place in summary.json.
+# Short names for the figures that people ask for. Other figures are named by their path of keys in
+# summary.json, joined by dots.
 SHORT = {
     **{f"{p}_share": f"steps.phases.{p}.share" for p in PHASES},
     **{f"{r}_rate": f"rates.{r}_rate.value" for r in ("train", "loading", "compute", "eval")},
@@ -35,22 +36,25 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition."""
+    """A condition on one figure of a summary."""
 
-    text: str  # as the user wrote it
-    path: tuple[str, ...]  # where the figure stands in the summary, as keys
+    text: str  # the condition as the user wrote it
+    path: tuple[str, ...]  # the keys that lead to the figure in the summary
     operator: str  # one of ``>= <= == != > <``
-    bound: float  # what it is compared with
-    unit: str = ""  # as it was written
-    # whether the bound is what one run may have more than another, as a part of that one's
+    # the number that the figure is compared with: seconds, bytes, a share, or without a unit
+    bound: float
+    unit: str = ""  # the unit of the bound as the user wrote it
+    # whether the bound limits the change from a first run to a second, as a share of the first
+    # run's figure
     relative: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether a value fulfils it."""
+        """True if a value fulfils the condition."""
         return bool(_HOLDS[self.operator](value, self.bound))
 
     def failure(self, summary: dict[str, Any]) -> str | None:
-        """Why a summary does not fulfil it, with the figure; None if it does."""
+        """Return a message that says why a summary does not fulfil the condition, with the figure.
+        None if the summary fulfils it."""
         value: Any = summary
         for depth, key in enumerate(self.path):
             there = _inside(value)
@@ -81,14 +85,14 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _hint(text: str, key: str, there: dict[str, Any], depth: int) -> str:
-    # not of what a short name stands for
+    # no suggestion for a key that comes from a short name: the user did not type it
     is_written = f".{key}" in text if depth else text.lstrip().startswith(key)
     near = did_you_mean(key, there if depth else [*SHORT, *there]) if is_written else ""
     return f". {near}" if near else ""
 
 
 def _format_value(value: float, unit: str) -> str:
-    """A figure in the unit of its bound."""
+    """Return a figure as text, in the unit of the bound it is compared with."""
     if unit in _TIMES:
         return f"{value / _TIMES[unit]:.6g}{unit}"
     if unit == "%":
@@ -97,16 +101,17 @@ def _format_value(value: float, unit: str) -> str:
 
 
 def read(text: str, summary_keys: set[str] | None, *, baseline: bool = False) -> Condition:
-    """A condition from its text.
+    """Parse the text of a condition.
 
     Args:
-        text: Such as ``train_rate>=500``.
-        known: The first keys that a summary has; None if it may have others, since a voirfile adds
-            some.
-        baseline: Whether there is a run that the figures stand beside.
+        text: A condition such as ``train_rate>=500``.
+        summary_keys: The top-level keys of a summary; None if they are not all known, because a
+            voirfile may add keys.
+        baseline: Whether the run is compared with another one. Relative bounds need this.
 
     Raises:
-        CommandLineError: It has not this form, or begins with a word that no summary has.
+        CommandLineError: The text is not a condition, names a figure that no summary has, or uses a
+            unit that does not fit the figure.
     """
     where = f"--require {text!r}"
     match = _FORM.fullmatch(text)
@@ -150,7 +155,8 @@ _EXAMPLES = {"time": "250ms", "share": "20%", "bytes": "2GB", "": "500"}
 
 
 def _measured_in(path: tuple[str, ...]) -> str | None:
-    """What kind of unit a figure has; nothing of a number without, None where that is not known."""
+    """Return the kind of unit of the figure at a path: ``time``, ``share`` or ``bytes``. Empty for
+    a number without a unit, None if the kind is not known."""
     if path[0] in ("rates", "loss") or path[-1] in ("n", "steps", "items"):
         return ""
     if path[0] == "memory":
@@ -165,8 +171,15 @@ def _kind(unit: str) -> str:
 
 
 def _bound(text: str) -> tuple[float, str]:
-    """A number, in seconds or bytes if it has such a unit, and that unit. Raises ValueError: it is
-    none."""
+    """Parse a number with an optional unit.
+
+    Returns:
+        (number, unit as written). The number is converted to seconds or bytes, a percentage to a
+        share.
+
+    Raises:
+        ValueError: The text is not a finite number, or the unit is unknown.
+    """
     match = re.fullmatch(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-zµ%]*)", text)
     if match is None:
         raise ValueError(text)

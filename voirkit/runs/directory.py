@@ -1,7 +1,7 @@
-"""The directory of a run: makes one, refuses one that is not its own, finds the one that a user
-means, and reads and writes its documents.
+"""Creates, checks and finds run directories, and reads and writes their JSON documents.
 
-Never deletes or overwrites a file that voirkit did not write.
+A directory that holds foreign files is refused. voirkit never deletes or overwrites a file that it
+did not write.
 """
 
 from __future__ import annotations
@@ -23,28 +23,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 MANIFEST, SUMMARY = "run.json", "summary.json"
-# files and folders
+# files and folders that voirkit itself writes into a run directory; instruments add more
 _ENTRIES = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")
 PARENT = "voirkit-runs"
-_LARGEST = 1 << 27  # bytes of a document: python takes ten times that of memory for it
-_RECORD = re.compile(r".*-r\d+-\d+\.json")  # host, rank, process
+_LARGEST = 1 << 27  # largest document to read, in bytes: parsed, it takes ten times the memory
+_RECORD = re.compile(r".*-r\d+-\d+\.json")  # <host>-r<rank>-<process id>.json
 
 
 def create(run_dir: str | None, script: str, force: bool) -> str:
-    """Make the directory of a run that starts now.
+    """Create the directory of a run that starts now.
 
     Args:
-        chosen: What the user gave with ``--run-dir``, or None for ``voirkit-runs/<UTC
-            time>-<script>``.
-        script: What is run, for the name.
-        force: Whether to replace a run that stands there.
+        run_dir: The value of ``--run-dir``, or None for ``voirkit-runs/<UTC time>-<script>``.
+        script: The script or module that is run; its name becomes part of the default directory.
+        force: Whether to replace a run that is already in the directory.
 
     Returns:
-        Its absolute path.
+        The absolute path of the directory.
 
     Raises:
-        RunDirectoryError: It holds another run, or something that is not voirkit's, or cannot be
-            made.
+        RunDirectoryError: The directory holds another run or files that are not voirkit's, or
+            cannot be created.
     """
     if run_dir is not None and is_url(run_dir):
         hint = "Copy it there when it is over; voirkit report reads it there."
@@ -82,7 +81,8 @@ def _name(script: str, ranks: bool) -> str:
 
 
 def _new(path: str) -> str:
-    """A directory that nobody else has: two runs may start in the same second."""
+    """Create a new directory and return its path. If the path is taken, a number is appended: two
+    runs may start in the same second."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     first_path, n = path, 1
     while True:
@@ -95,8 +95,9 @@ def _new(path: str) -> str:
 
 
 def _launched() -> float:
-    """When the process that launched the ranks began, so that all on a host choose the same name;
-    seconds since the epoch."""
+    """Return the start time of the parent process, which launched the ranks, in seconds since the
+    epoch. All ranks on a host thus choose the same directory name. If the start time cannot be
+    read, return the current time."""
     try:
         return began_s(os.getppid())[2]
     except (OSError, ValueError, IndexError, StopIteration):
@@ -104,7 +105,17 @@ def _launched() -> float:
 
 
 def _prepare_existing(path: str, where: str, force: bool, ranks: bool) -> None:
-    """Make sure that what stands there may be used."""
+    """Make sure that an existing path can be used as run directory, and clear the earlier run if
+    it is to be replaced.
+
+    Args:
+        where: The path as the user gave it, for error messages.
+        force: Whether to replace a run that is already in the directory.
+        ranks: Whether this process is one of several ranks.
+
+    Raises:
+        RunDirectoryError: The path is a file, or holds another run or foreign files.
+    """
     if not os.path.isdir(path):
         raise RunDirectoryError("this is a file, not a folder.", where=where)
     check_entries(os.path.realpath(path), where)
@@ -116,7 +127,7 @@ def _prepare_existing(path: str, where: str, force: bool, ranks: bool) -> None:
         return
     is_of_job = force or manifest.get("job") == job()
     if ranks and is_of_job and rank_and_world_size()[0] > 0:
-        return  # the first rank replaces, or refuses, what was there
+        return  # rank 0 replaces or refuses the run that is already there
     if not force:
         raise RunDirectoryError(
             f"this folder holds another run (of {manifest.get('started', 'unknown time')}).",
@@ -127,11 +138,12 @@ def _prepare_existing(path: str, where: str, force: bool, ranks: bool) -> None:
 
 
 def refuse_foreign(path: str, where: str) -> list[str]:
-    """What a folder holds. Raises RunDirectoryError: something in it is not voirkit's."""
+    """Return the names of the entries of a folder, sorted. Raises RunDirectoryError: one of them is
+    not voirkit's."""
     there = sorted(os.listdir(path))
     foreign = {n for n in there if n not in _ENTRIES and not n.endswith(".tmp")}
     if foreign:
-        foreign -= _own_entries()  # loads the instruments
+        foreign -= _own_entries()  # only if needed: imports all installed instruments
     if foreign:
         raise _not_ours(sorted(foreign), where)
     return there
@@ -152,20 +164,19 @@ def _not_ours(names: list[str], where: str) -> RunDirectoryError:
 
 
 def check_entries(path: str, where: str) -> None:
-    """Look at what kind of files a run directory holds, before anything in it is read, written or
-    removed.
+    """Check the file types in a run directory, before anything in it is read, written or removed.
 
-    It may be somebody else's work, and whoever reads it also writes into it (compaction, what was
-    counted). A link would have that done to other files of the reader's, and a pipe or device would
-    never end. Links to what is in the directory may stay.
+    Another user may have made the directory, and reading a run also writes into it (compaction,
+    stored counts). Through a link, voirkit would modify other files of the user who reads the run.
+    A read from a pipe or device might never end. Links that stay within the directory are allowed.
 
     Args:
         path: The directory, links resolved.
-        where: What users call it.
+        where: The directory's path as the user gave it, for error messages.
 
     Raises:
-        RunDirectoryError: Something of it is a link that leads out of it, or neither a file nor a
-            folder.
+        RunDirectoryError: An entry is a link that leads out of the directory, or is neither a file
+            nor a folder.
     """
     own_entries = _own_entries()
     folders = [path]
@@ -174,10 +185,10 @@ def check_entries(path: str, where: str) -> None:
         try:
             entries = list(os.scandir(folder))
         except OSError:
-            continue  # it cannot be read, or another reader has put it into order meanwhile
+            continue  # unreadable, or removed meanwhile by a process that compacts the run
         for entry in entries:
             if folder == path and entry.name not in own_entries and not entry.name.endswith(".tmp"):
-                continue  # not voirkit's: nobody reads it
+                continue  # not voirkit's, so voirkit never reads it
             entry_path = os.path.join(where, os.path.relpath(entry.path, path))
             if entry.is_symlink():
                 target = os.path.realpath(entry.path)
@@ -198,14 +209,19 @@ def check_entries(path: str, where: str) -> None:
 
 
 def file_beside(path: str, name: object) -> str:
-    """The path of a file that a record names, which is in the record's own folder: of whatever it
-    names, the last part."""
+    """Return the path of a file that a record refers to. The file is in the folder of the record,
+    so only the last component of its name is used.
+
+    Args:
+        path: The path of the record.
+        name: The name of the file, as the record states it.
+    """
     return os.path.join(os.path.dirname(path), os.path.basename(str(name)))
 
 
 def is_continued(manifest: dict[str, Any]) -> bool:
-    """Whether this process goes on with the run: torchrun started its ranks again, or the script
-    re-executed itself."""
+    """True if this process continues the run of a manifest: torchrun has restarted the ranks, or
+    the script has re-executed itself."""
     job_before, _, _ = str(manifest.get("job")).partition("/")
     job_now, _, _ = job().partition("/")
     if job_before == job_now and restart() > manifest.get("restart", 0):
@@ -215,8 +231,12 @@ def is_continued(manifest: dict[str, Any]) -> bool:
 
 
 def clear(path: str, before: float | None = None) -> None:
-    """Delete what voirkit wrote there; with ``before`` only what is older: the other ranks may have
-    begun to write."""
+    """Delete the files that voirkit wrote into a run directory.
+
+    Args:
+        before: Delete only files last modified before this time, in seconds since the epoch: other
+            ranks may already write to the new run. None to delete all.
+    """
     own_entries = _own_entries()
     for folder, folders, files in os.walk(path, topdown=False):
         part = os.path.relpath(folder, path).split(os.sep)[0]
@@ -235,12 +255,12 @@ def clear(path: str, before: float | None = None) -> None:
 
 
 def remove_summary(path: str) -> None:
-    """Delete the summary of an attempt of a job, which another one follows: that may be killed
-    before it writes its own."""
+    """Delete the summary of the previous attempt of a restarted job. Otherwise it would stay in
+    place if the new attempt is killed before it writes its own."""
     try:
         os.unlink(os.path.join(path, SUMMARY))
     except OSError:
-        pass  # it has written none
+        pass  # the previous attempt wrote no summary
 
 
 def _remove_if_empty(folder: str) -> None:
@@ -251,7 +271,7 @@ def _remove_if_empty(folder: str) -> None:
 
 
 def _point_latest(path: str) -> None:
-    """Make ``latest`` beside the run point to it, in one step."""
+    """Atomically point the link ``latest``, in the run's parent folder, to the run."""
     link = os.path.join(os.path.dirname(path), "latest")
     try:
         if os.path.lexists(link) and not os.path.islink(link):
@@ -260,11 +280,11 @@ def _point_latest(path: str) -> None:
         os.symlink(os.path.basename(path), temporary)
         os.replace(temporary, link)
     except OSError:
-        pass  # a file system without links: the run itself is not touched by it
+        pass  # a file system without links; the run itself does not need the link
 
 
 def read_manifest(path: str) -> dict[str, Any] | None:
-    """What ``run.json`` holds, or None if the folder has none of voirkit's."""
+    """Return the contents of ``run.json``, or None if it is missing or voirkit did not write it."""
     manifest = read_object(os.path.join(path, MANIFEST))
     return (
         manifest
@@ -274,13 +294,13 @@ def read_manifest(path: str) -> dict[str, Any] | None:
 
 
 def read_summary(path: str) -> dict[str, Any] | None:
-    """What ``summary.json`` holds, or None."""
+    """Return the contents of ``summary.json``; None if it is missing or damaged."""
     return read_object(os.path.join(path, SUMMARY))
 
 
 def read_object(path: str) -> dict[str, Any] | None:
-    """The object in a JSON file, without numbers that JSON lacks; None if there is none, or one too
-    deep for python to walk through."""
+    """Return the object in a JSON file, with null for non-finite numbers. None if the file cannot
+    be read, holds no object, or is nested too deeply for python's recursion limit."""
     document = read_document(path)
     try:
         return finite(document) if isinstance(document, dict) else None
@@ -289,14 +309,14 @@ def read_object(path: str) -> dict[str, Any] | None:
 
 
 def read_json(path: str, schema: int) -> dict[str, Any] | None:
-    """The object in a JSON file; None if there is none, or none of this schema."""
+    """Return the object in a JSON file; None if it cannot be read or has another schema number."""
     document = read_document(path)
     return document if isinstance(document, dict) and document.get("schema") == schema else None
 
 
 def read_document(path: str) -> Any:
-    """What a JSON file holds; None if there is none, it is damaged, or larger than any that voirkit
-    writes."""
+    """Return the contents of a JSON file. None if the file is missing, damaged, or larger than any
+    file that voirkit writes."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file) if os.fstat(file.fileno()).st_size <= _LARGEST else None
@@ -305,8 +325,8 @@ def read_document(path: str) -> Any:
 
 
 def write_json(path: str, document: Any) -> None:
-    """Write a JSON file in one step, so that a reader never sees half of it. Numbers that JSON
-    lacks (nan, inf) become null. Raises OSError: the disk is full, or the folder is gone."""
+    """Write a JSON file atomically, so that a reader never sees half of it. Non-finite numbers
+    become null. Raises OSError: the disk is full, or the folder is gone."""
     temporary = f"{path}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8", opener=no_link) as file:
@@ -319,12 +339,13 @@ def write_json(path: str, document: Any) -> None:
 
 
 def no_link(path: str, flags: int) -> int:
-    """An ``opener`` for ``open`` that does not write through a link that somebody has put there."""
+    """Open a file without following a symbolic link that may have been planted at its path; an
+    ``opener`` for ``open``."""
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def finite(value: Any) -> Any:
-    """A document with null for the numbers that JSON lacks (nan, inf)."""
+    """Return a document with None in place of non-finite numbers (nan, inf), which JSON lacks."""
     if isinstance(value, dict):
         return {str(k): finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -338,11 +359,12 @@ def _unknown(value: Any) -> str:
     return f"<{type(value).__module__}.{type(value).__qualname__}>"
 
 
-# what an instrument's processes recorded, each for itself, and what was counted of it
+# the records that each process of an instrument wrote, and the counts derived from them
 
 
 def record_stems(folder: str) -> list[str]:
-    """The paths, without ``.json``, of what each process says of what it recorded in a folder."""
+    """Return the paths of the records in a folder, without ``.json``, sorted. A record is a JSON
+    file in which one process describes what it recorded."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return [
         os.path.join(folder, name.removesuffix(".json"))
@@ -356,14 +378,17 @@ def kept_counts(
     schema: int,
     count: Callable[[dict[str, Any]], tuple[dict[str, Any], Sequence[str]] | None],
 ) -> dict[str, Any] | None:
-    """What was counted of a process's records, as it is kept beside them, or counted now; who asks
-    at the same moment waits for it.
+    """Return the counts for one process's record. They are read from the file beside the record, or
+    else counted now and stored there.
+
+    A lock makes other processes that ask for the same counts wait. None if the counts cannot be
+    computed yet.
 
     Args:
-        stem: Of ``record_stems``.
-        schema: Of the record and of the counts.
-        count: Counts by the record, if that can be done by now; also gives the endings of the files
-            that are of no use once it is kept.
+        stem: A path from ``record_stems``.
+        schema: The schema number of both the record and the counts.
+        count: Called with the record. Returns the counts, and the suffixes of files to delete once
+            the counts are stored; None if the counts cannot be computed yet.
     """
     path = f"{stem}.counts.json"
 
@@ -383,7 +408,7 @@ def kept_counts(
                 if entry.startswith(f"{name}.") and entry.endswith(tuple(endings)):
                     os.remove(os.path.join(folder, entry))
         except OSError:
-            pass  # the next reader of the run counts again
+            pass  # the counts were not stored: the next reader of the run counts again
         return document
 
     stored = read_json(path, schema)
@@ -392,7 +417,7 @@ def kept_counts(
     try:
         with locked(f"{stem}.lock"):
             return counts()
-    except OSError:  # the folder is read-only: nobody keeps or removes anything there
+    except OSError:  # the folder is read-only: no process can write, so no lock is needed
         return counts()
 
 
@@ -401,29 +426,29 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
 def is_url(path: str) -> bool:
-    """Whether this is a place that is fetched from: ``s3://bucket/run``."""
+    """True if a path is a URL from which a run can be fetched, such as ``s3://bucket/run``."""
     return _URL.match(path) is not None
 
 
 def fetch(url: str, folder: str) -> str:
-    """Copy a run from object storage, of what is there only what voirkit writes. Nothing is written
-    there. Checked with s3fs 2026.9.
+    """Copy a run from object storage. Only files that voirkit writes are copied, and the storage is
+    not modified. Checked with s3fs 2026.9.
 
     Args:
-        url: As fsspec takes it.
-        folder: To copy it into.
+        url: The address of the run, in a form that fsspec accepts.
+        folder: The local folder in which the copy is made.
 
     Returns:
         The path of the copy.
 
     Raises:
-        RunDirectoryError: It is not a run, or cannot be read.
+        RunDirectoryError: The address is not a run, or cannot be read.
     """
     failed = "there is no such run."
     try:
         from fsspec.core import url_to_fs
 
-        # a process may look again, with other credentials
+        # no cached file system: the same process may retry with other credentials
         storage, root = url_to_fs(url.rstrip("/"), skip_instance_cache=True)
         there = {path.rstrip("/").rpartition("/")[2] for path in storage.ls(root, detail=False)}
         if there.isdisjoint((MANIFEST, "trace")):
@@ -453,13 +478,14 @@ def fetch(url: str, folder: str) -> str:
         ) from None
     except FileNotFoundError:
         raise RunDirectoryError(failed, where=url) from None
-    except Exception as exc:  # each kind of storage has its own
+    except Exception as exc:  # each storage backend has its own exceptions
         raise RunDirectoryError(f"it cannot be read ({reason(exc)}).", where=url) from None
     return path
 
 
 def find(path: str) -> str:
-    """The absolute path of a run directory. Raises RunDirectoryError: it is none."""
+    """Return the absolute path of a run directory, links resolved. Raises RunDirectoryError: the
+    path is not a run directory that can be read."""
     hint = "A run directory is made by: voirkit SCRIPT"
     if is_url(path):
         raise RunDirectoryError(
@@ -485,7 +511,7 @@ def find(path: str) -> str:
         raise RunDirectoryError(f"it cannot be read: {exc.strerror}.", where=path) from None
     check_entries(os.path.realpath(path), path)
     if MANIFEST not in there:
-        from voirkit.runs.trace_files import layout  # loads numpy
+        from voirkit.runs.trace_files import layout  # imported here because it imports numpy
 
         if not any(layout(path)):
             raise RunDirectoryError(
@@ -502,8 +528,13 @@ def find(path: str) -> str:
 
 
 def check_manifest(path: str, where: str) -> list[str]:
-    """What whoever reads a run directory is to say of its manifest, a line at most; a damaged one
-    is among what ``Run`` warns of. ``path``: the directory; ``where``: what users call it."""
+    """Return warnings about the manifest of a run directory, at most one. ``Run`` itself warns
+    about a damaged manifest.
+
+    Args:
+        path: The directory.
+        where: The directory's path or address as the user gave it, for the warning.
+    """
     file = os.path.join(where, MANIFEST)
     if not os.path.lexists(os.path.join(path, MANIFEST)):
         return [f"{file} is missing: what was run, and how it ended, is not known."]
@@ -521,7 +552,8 @@ def check_manifest(path: str, where: str) -> list[str]:
 
 
 def _near_folders(path: str) -> str:
-    """What is near a path that does not exist."""
+    """Return a hint that names folders similar to a path that does not exist; empty if no folder is
+    similar."""
     parent, name = os.path.split(path.rstrip("/"))
     try:
         entries = os.listdir(parent or ".")
@@ -532,7 +564,8 @@ def _near_folders(path: str) -> str:
 
 
 def _runs_in(path: str) -> str:
-    """What to do about a folder that is not a run, but may hold some."""
+    """Return a hint that lists the runs inside a folder that is not itself a run; empty if there
+    are no runs in it."""
     entries = [os.path.join(path, name) for name in sorted(os.listdir(path))]
     return _name_runs([e for e in entries if os.path.exists(os.path.join(e, MANIFEST))])
 

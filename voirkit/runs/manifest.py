@@ -1,5 +1,4 @@
-"""``run.json``: what was run, where, when and with what, as which of a job's processes, and how it
-ended."""
+"""The manifest of a run, ``run.json``: its command, machine, versions, rank, times and outcome."""
 
 from __future__ import annotations
 
@@ -19,14 +18,19 @@ SCHEMA = 1
 def create(
     version: str, command: list[str], options: list[str], folder: str, begun_ns: int | None = None
 ) -> dict[str, Any]:
-    """The manifest of a run that starts now, in a current folder.
+    """Return the manifest of a run that starts now.
 
-    ``clocks`` ties this process's ``time.perf_counter_ns`` to the wall clock: both were read at the
-    same moment. ``moments`` are on that clock too: when the run began, and when the script's first
-    line runs, which is about now; later also when it ended, and its time in imports.
+    ``clocks`` relates this process's ``time.perf_counter_ns`` to the wall clock: both are read at
+    the same moment. ``moments`` are times of ``time.perf_counter_ns``: the start of the run, and
+    the start of the script's first line, which is about now. The end of the script and its time in
+    imports are added later.
 
     Args:
-        begun_ns: When the run began; now, if left out.
+        version: The version of voirkit.
+        command: The command line of the script.
+        options: The options given to voirkit.
+        folder: The current folder of the run.
+        begun_ns: The time of ``time.perf_counter_ns`` at which the run began; None for now.
     """
     rank, size = rank_and_world_size()
     host, platform = machine()
@@ -59,21 +63,21 @@ def create(
 
 
 def machine() -> tuple[str, str]:
-    """(host name, platform)."""
+    """Return (host name, platform) of this machine."""
     if sys.platform == "win32":
         import platform
 
         return platform.node(), platform.platform()
-    name = os.uname()  # importing platform takes 4 ms
+    name = os.uname()  # avoids importing platform, which takes 4 ms
     return name.nodename, f"{name.sysname}-{name.release}-{name.machine}"
 
 
 def usable_cpus() -> int:
-    """How many processors this process may use: those it is bound to, and no more than its
-    container's quota, rounded up."""
+    """Return the number of CPUs that this process may use: those in its CPU affinity mask, limited
+    by the container's CPU quota, rounded up."""
     has_affinity = hasattr(os, "sched_getaffinity")
     bound = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    # of two versions of control groups
+    # the quota files of cgroup v2 and v1
     for path in ("/sys/fs/cgroup/cpu.max", "/sys/fs/cgroup/cpu/cpu.cfs_quota_us"):
         try:
             quota, *period = _read(path).split()
@@ -87,8 +91,9 @@ def usable_cpus() -> int:
 
 
 def git_revision(folder: str) -> str | None:
-    """The commit that is checked out where the run starts, or None; read from ``.git``, since
-    starting git takes 5 ms."""
+    """Return the hash of the commit checked out in the repository that contains a folder; None
+    without a repository or if it cannot be read. Reads ``.git`` directly, since starting git takes
+    5 ms."""
     while not os.path.exists(os.path.join(folder, ".git")):
         parent = os.path.dirname(folder)
         if parent == folder:
@@ -96,7 +101,7 @@ def git_revision(folder: str) -> str | None:
         folder = parent
     try:
         git = common = os.path.join(folder, ".git")
-        if os.path.isfile(git):  # a worktree
+        if os.path.isfile(git):  # in a worktree, .git is a file that names the git directory
             git = common = os.path.join(folder, _read(git).removeprefix("gitdir:").strip())
         head = _read(os.path.join(git, "HEAD"))
         if not head.startswith("ref:"):
@@ -120,8 +125,8 @@ def _read(path: str) -> str:
         return file.read().strip()
 
 
-# (rank, world size, rank on this host) of torchrun and others that speak its names, Slurm, Open
-# MPI, MPICH and Intel MPI.
+# Environment variables with (rank, world size) that launchers set: torchrun and launchers with the
+# same names; Slurm; Open MPI; MPICH and Intel MPI.
 _NAMES = (
     ("RANK", "WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
@@ -131,7 +136,7 @@ _NAMES = (
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """(rank, world size); (0, 1) where nothing launched ranks."""
+    """Return (rank, world size) of this process; (0, 1) if no launcher has set them."""
     for rank_name, size_name in _NAMES:
         try:
             rank, size = int(os.environ[rank_name]), int(os.environ[size_name])
@@ -143,8 +148,12 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def attempts(before: dict[str, Any] | None) -> list[dict[str, int]]:
-    """Attempts of this job before the one that begins now, by the manifest of the last: ``pid`` and
-    ``begun_ns`` of the first rank."""
+    """Return the earlier attempts of a job that torchrun restarts: ``pid`` and ``begun_ns`` of
+    rank 0 in each.
+
+    Args:
+        before: The manifest of the previous attempt; None if there was no attempt before this one.
+    """
     if before is None or not restart():
         return []
     earlier = list(before.get("attempts") or ())
@@ -156,7 +165,7 @@ def attempts(before: dict[str, Any] | None) -> list[dict[str, int]]:
 
 
 def restart() -> int:
-    """How often torchrun has restarted the ranks of this job."""
+    """Return how many times torchrun has restarted the ranks of this job; 0 without torchrun."""
     try:
         return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     except (KeyError, ValueError):

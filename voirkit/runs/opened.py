@@ -1,7 +1,7 @@
-"""A run directory, opened: what ran, and its trace as tables for DuckDB. Finished, killed and
-running ones are read alike.
+"""Opens a run directory for reading: its manifest, its summary, and its trace as DuckDB tables.
 
-What can be read is given; what is damaged or missing is in ``warnings``, once.
+Finished, killed and running runs are read in the same way. Everything that is readable is returned;
+each damaged or missing part is named once in ``warnings``.
 """
 
 from __future__ import annotations
@@ -42,39 +42,39 @@ from voirkit.trace.reader import of_stem
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-    import duckdb  # loaded when the tables are requested: the end of a run does without
+    import duckdb  # imported only when tables are requested; the end of a run does not need it
 
-BATCH = 10_000  # rows that are python objects at a time
+BATCH = 10_000  # number of rows to fetch at a time, which bounds the python objects in memory
 
 # (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid,
 # arguments)
 Row = tuple[str, str, str, int, int, int, str, int, int, dict[str, Any]]
 
 
-Documents = tuple[dict[str, Any], "dict[str, Any] | None"]  # run.json, summary.json
+Documents = tuple[dict[str, Any], "dict[str, Any] | None"]  # contents of run.json, summary.json
 T = TypeVar("T")
 
 
 class Extent(NamedTuple):
-    """What of a process is in a selection."""
+    """The number and the time range of one process's events in a selection."""
 
     process: Process
-    events: int  # how many events
-    first_ns: int  # when the first began, on the wall clock
-    last_ns: int  # when the last one ended
+    events: int  # number of events
+    first_ns: int  # earliest start of an event, on the wall clock, nanoseconds since 1970
+    last_ns: int  # latest end of an event, on the same clock
 
 
 class Description(NamedTuple):
-    """What is known of processes."""
+    """The metadata of processes, and the counts of their records."""
 
-    processes: list[dict[str, Any]]  # descriptions, in no order
-    tallies: list[tuple[int, str, int, str, Tally]]  # (rank, host, pid, kind, what there is of it)
+    processes: list[dict[str, Any]]  # one description per process, in no order
+    tallies: list[tuple[int, str, int, str, Tally]]  # (rank, host, pid, kind, counts of records)
 
 
-_RANKS_AT_ONCE = 32  # as many are read together at most: opening DuckDB (15 ms) is paid for once
-_RECORDS_AT_ONCE = 500_000  # some 0.4 GB while steps are found in them
-_TASKS = 32  # as many at least for an executor, if there are so many ranks
-_TALLIES = (  # as trace_files.tally has them
+_RANKS_AT_ONCE = 32  # maximum number of ranks read with one DuckDB, which takes 15 ms to open
+_RECORDS_AT_ONCE = 500_000  # records per group of ranks; finding steps in them takes 0.4 GB
+_TASKS = 32  # minimum number of tasks for an executor, if there are enough ranks
+_TALLIES = (  # computes the same counts as trace_files.tally
     f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT +"
     f" coalesce((start_ns - before_ns > {COLD_NS})::INT, 0)) FILTER (kind = 'phase' AND category <>"
     f" '{COPIES}'), 0)::BIGINT, coalesce(sum(duration_ns) FILTER (category = 'voirkit' AND name ="
@@ -86,13 +86,13 @@ _TALLIES = (  # as trace_files.tally has them
 
 
 def open_run(path: str | os.PathLike[str] = LATEST) -> Run:
-    """Open a run directory, or one on object storage (``s3://bucket/run``), which is fetched.
+    """Open a run directory. A directory on object storage (``s3://bucket/run``) is fetched first.
 
-    What a finished or killed run has left in segments is compacted first, if the folder can be
-    written to; one that still runs is read as it is at this moment.
+    Segments left by a finished or killed run are compacted first, if the folder is writable. A run
+    that is still in progress is read as it is at this moment.
 
     Raises:
-        RunDirectoryError: There is none at that path.
+        RunDirectoryError: There is no run directory at that path.
     """
     return Run(os.fspath(path))
 
@@ -101,24 +101,23 @@ class Run:
     """An opened run directory; a context manager.
 
     Args:
-        path: The directory.
-        ended: Ids of living processes of this host that record into it no more.
-        compacts: Whether what has ended is compacted before it is read. If not, small runs are read
-            without DuckDB where that is possible.
-        ranks: Only what these have recorded; all by default.
-        documents: The manifest and the summary, if they have been read.
+        path: The directory, or the address of a run on object storage.
+        ended: Ids of processes on this host that are alive but no longer record into this run.
+        compacts: Whether to compact the segments of a run that has ended before reading it. If
+            not, a small run is read without DuckDB where possible.
+        ranks: Read only the records of these ranks; None for all.
+        documents: The manifest and the summary, if the caller has already read them.
 
     Attributes:
-        path: Its absolute path, links resolved; of a run on object storage that of a copy, which
-            goes when it is closed.
-        where: What users call it: that path, or the address that it was fetched from.
-        executor: What computes the parts of a run of many ranks (``map_ranks``); this process, if
-            it is None.
-        manifest: ``run.json``; empty if there is none, as of a script that recorded without
-            voirkit's runner.
-        summary: ``summary.json``, or None: the run goes on, or was killed.
-        is_live: Whether it still runs.
-        warnings: What could not be read.
+        path: The absolute path, links resolved. For a run on object storage, the path of the local
+            copy, which is deleted when the run is closed.
+        where: The name shown to users: ``path``, or the address that the run was fetched from.
+        executor: Runs the tasks of ``map_ranks`` for runs with many ranks; if None, they are
+            computed in this process.
+        manifest: The contents of ``run.json``; empty if there is no such file.
+        summary: The contents of ``summary.json``; None if the run is in progress or was killed.
+        is_live: Whether the run is still in progress.
+        warnings: Messages about parts of the run that could not be read.
     """
 
     def __init__(
@@ -130,7 +129,7 @@ class Run:
         ranks: Collection[int] | None = None,
         documents: Documents | None = None,
     ) -> None:
-        self._folder = ""  # of temporary files
+        self._folder = ""  # path of a folder for temporary files; empty until it is needed
         if is_url(path):
             self._make_folder()
             try:
@@ -153,18 +152,19 @@ class Run:
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._kept: list[duckdb.DuckDBPyConnection] = []
         self._has_views = False
-        self._opened: list[dict[str, Any]] = []  # of the processes whose records are in the tables
+        # descriptions of the processes whose records are in the tables
+        self._opened: list[dict[str, Any]] = []
         self._described: Description | None = None
         self._processes: list[Process] | None = None
-        self._chosen: dict[Any, str] = {}  # queries of selections
+        self._chosen: dict[Any, str] = {}  # SQL query for the events of each selection
 
     @property
     def name(self) -> str:
-        """The directory's name."""
+        """The last component of the directory's path."""
         return os.path.basename(self.path)
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Close the connections to DuckDB and delete temporary files."""
         for connection in self._kept:
             connection.close()
         if self._connection is not None:
@@ -189,16 +189,18 @@ class Run:
             self.warn([f"{path} cannot be read; it is damaged."])
         return None
 
-    # the trace
+    # reading the trace
 
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB with the table ``spans`` (columns: ``voirkit.runs.parquet``) and ``events``, the
-        same with ``wall_ns``: a cursor.
+        """Return a DuckDB cursor with the views ``spans`` and ``events``.
+
+        The columns of ``spans`` are in ``voirkit.runs.parquet.COLUMNS``. ``events`` has the column
+        ``wall_ns`` in addition.
 
         Raises:
             ValueError: The run has been closed.
-            VoirkitError: The trace cannot be read, or there is no room for what is still in
-                segments.
+            VoirkitError: The trace cannot be read, or there is no disk space for a temporary copy
+                of the segments.
         """
         if self._closed:
             raise ValueError(f"the run {self.path} has been closed")
@@ -209,10 +211,10 @@ class Run:
         return self.database().cursor()
 
     def database(self) -> duckdb.DuckDBPyConnection:
-        """DuckDB without tables.
+        """Return the run's connection to DuckDB, without creating any tables.
 
         Raises:
-            VoirkitError: There is no room for temporary files.
+            VoirkitError: There is no disk space for temporary files.
         """
         if self._connection is None:
             from voirkit.runs.parquet import connect
@@ -241,7 +243,7 @@ class Run:
         self._opened = opened.described
 
     def warn(self, lines: Iterable[str]) -> None:
-        """Add to the warnings what is not among them."""
+        """Add lines to ``warnings``, except those that it already contains."""
         lines = [line.replace(self.path, self.where) for line in lines]
         self.warnings += [
             line for line in dict.fromkeys(lines) if line and line not in self.warnings
@@ -265,8 +267,8 @@ class Run:
         )
 
     def segments(self) -> SegmentRecords | None:
-        """The records as arrays, of a run that is not compacted, if all of them fit into memory;
-        None if they are to be read as tables.
+        """Return the records as arrays, if the run is not compacted and all records fit into
+        memory. None if they must be read as tables, through ``connection``.
 
         Raises:
             RunDirectoryError: The trace cannot be read.
@@ -275,7 +277,7 @@ class Run:
             try:
                 self._segments = self._from_segments()
             except FileNotFoundError:
-                pass  # somebody else compacts it at this moment
+                pass  # another process is compacting the run at this moment
             except OSError as exc:
                 raise self._unreadable(exc) from None
             if self._segments is None:
@@ -290,21 +292,24 @@ class Run:
             return None
         records = SegmentRecords(self.path, now)
         after = layout(self.path, self.ranks)
-        # else some of the files may have gone before they were read
+        # if compaction took place meanwhile, some segments may have been deleted before being read
         return None if after.spans or after.processes else records
 
-    # what its processes did, rank by rank
+    # what the run's processes recorded, rank by rank
 
     def map_ranks(
         self, function: Callable[[Run], T], of: Collection[int] | None = None, records: int = 0
     ) -> list[T]:
-        """What a function makes of the run opened with some of its ranks at a time, for all of
-        them, ascending.
+        """Call a function once per group of ranks, and return the results.
+
+        Each call gets a ``Run`` that reads only the ranks of its group. The groups are in ascending
+        order of ranks.
 
         Args:
-            function: Of a module, if there is an executor. It reads the files of those ranks, and
-                returns what can be pickled.
-            records: How many the function reads of all ranks together, if it may be many.
+            function: With an executor, a module-level function whose result can be pickled.
+            of: The ranks to read; None for all.
+            records: The approximate number of records that the function reads over all ranks, if
+                it may be large. It limits the size of the groups.
         """
         every = [] if self.ranks is not None else ranks_of(self.path)
         ranks = every if of is None else [rank for rank in every if rank in of]
@@ -338,7 +343,7 @@ class Run:
             yield from executor.map(call, groups)
         except EngineError:
             raise
-        except Exception as exc:  # what the function itself raises is a result
+        except Exception as exc:  # from the executor: exceptions of the function are results
             why = f"{type(exc).__name__}: {exc}".partition("\n")[0]
             hint = (
                 "Each worker needs the voirkit that is installed here, and the run directory at the"
@@ -351,7 +356,7 @@ class Run:
             ) from None
 
     def _description(self) -> Description:
-        """What is known of the processes, rank by rank; read once."""
+        """Return the description of the processes of all ranks. It is read once, and cached."""
         if self._described is None:
             parts = self.map_ranks(_describe)
             processes = [process for part in parts for process in part.processes]
@@ -360,15 +365,15 @@ class Run:
         return self._described
 
     def read_only(self, ranks: Collection[int]) -> None:
-        """Open none but the files of some ranks, if all of these have recorded something; to be
-        called before the tables are opened."""
+        """Restrict the run to the files of some ranks, if each of them has recorded something. Must
+        be called before the tables are opened."""
         stems = {row["stem"]: row["rank"] for row in self._description().processes}
         if set(ranks) <= set(stems.values()):
             self.ranks = sorted({of_stem(stem)[1] for stem, rank in stems.items() if rank in ranks})
 
     def describe(self) -> Description:
-        """What is known of the processes that are read here; of those that are compacted without
-        opening what they recorded."""
+        """Return the description of the processes in ``ranks``. For compacted processes, their
+        records are not opened."""
         segments = self.segments()
         if segments is not None:
             return Description(segments.described, tallies_of(segments.described))
@@ -380,7 +385,7 @@ class Run:
             self.connection()
             described = self._opened
         self.warn([*lines, *without_names(now.orphans), *map(truncation_warning, now.spans)])
-        # of an older voirkit, or damaged
+        # descriptions that are damaged, or were written by an older voirkit, lack the counts
         if lines or not all("records" in row for row in described):
             rows = self.connection().execute(_TALLIES).fetchall()
             return Description(
@@ -390,15 +395,17 @@ class Run:
         return Description(described, tallies_of(described))
 
     def tallies(self) -> list[tuple[int, str, int, str, Tally]]:
-        """(rank, host, pid, kind, what there is of it), ascending."""
+        """Return (rank, host, pid, kind, counts of the records) for each process and kind of
+        records, ascending."""
         return sorted(self._description().tallies)
 
     def recorded(self, kind: str) -> list[tuple[int, str, int]]:
-        """(rank, host, pid) of the processes that have records of a kind, ascending."""
+        """Return (rank, host, pid) of the processes that have records of a kind, ascending."""
         return [(rank, host, pid) for rank, host, pid, of, _ in self.tallies() if of == kind]
 
     def offset_ns(self) -> int:
-        """From the clock of what is recorded to the wall clock."""
+        """Return the offset in nanoseconds that turns a time of ``time.perf_counter_ns``, as in
+        records, into wall-clock time. 0 if the manifest lacks the clocks."""
         clocks = self.manifest.get("clocks")
         if not isinstance(clocks, dict) or not all(
             isinstance(clocks.get(key), int) for key in ("time_ns", "perf_counter_ns")
@@ -419,23 +426,23 @@ class Run:
             for rank in waiting:
                 compaction.compact(self.path, rank, self._ended, self.database())
         except (OSError, duckdb.Error):
-            pass  # the folder cannot be written to, the disk is full: it is read as it is
+            pass  # the folder is read-only or the disk full: the run is read without compaction
 
     def trace(self) -> duckdb.DuckDBPyRelation:
-        """All that was recorded, as a relation of DuckDB with the columns of
-        ``voirkit.runs.parquet``."""
-        # duckdb 1.4 closes a cursor that nobody holds, with the relations made from it
+        """Return all records, as a DuckDB relation with the columns of
+        ``voirkit.runs.parquet.COLUMNS``."""
+        # duckdb 1.4 closes a cursor without references, and with it the relations made from it
         self._kept.append(self.connection())
         return self._kept[-1].table("spans")
 
     def processes(self) -> list[Process]:
-        """The processes that recorded, in the order in which they began."""
+        """Return the processes that recorded, in the order of their start times."""
         if self._processes is None:
             self._processes = described_processes(self._description().processes, self.offset_ns())
         return list(self._processes)
 
     def threads(self) -> dict[tuple[str, int, int, int], str]:
-        """Names of threads by (host, rank, pid, tid)."""
+        """Return the names of threads by (host, rank, pid, tid)."""
         return {
             (process.host, process.rank, process.pid, tid): name
             for process in self.processes()
@@ -443,8 +450,8 @@ class Run:
         }
 
     def events(self, selection: Selection = EVERYTHING) -> str:
-        """A query for the selected events: the columns of ``spans``, and ``wall_ns``, the start on
-        the wall clock. Not sorted.
+        """Return the SQL query for the selected events, unsorted. Its columns are those of
+        ``spans``, and ``wall_ns``: the start on the wall clock.
 
         Raises:
             CommandLineError: The run has no such steps or ranks.
@@ -458,7 +465,8 @@ class Run:
         return query
 
     def extents(self, selection: Selection = EVERYTHING) -> list[Extent]:
-        """The processes that have events in a selection, in the order of hosts, ranks and starts.
+        """Return the extents of the processes that have events in a selection. They are sorted by
+        host, rank and start time of the process; processes without a description come last.
 
         Raises:
             CommandLineError: The run has no such steps or ranks.
@@ -473,17 +481,17 @@ class Run:
             figures = counts.pop((process.host, process.rank, process.pid), None)
             if figures is not None:
                 extents.append(Extent(process, *figures))
-        # of those that are left nothing is known but their events
+        # the remaining processes have events, but no description
         for key, figures in sorted(counts.items()):
             process = Process(*key, 0, "", [], figures[1], 0, {}, {})
             extents.append(Extent(process, *figures))
         return extents
 
     def fetch(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Batches of a query's rows.
+        """Yield the rows of a query, in lists of up to ``BATCH`` rows.
 
         Raises:
-            RunDirectoryError: The trace is damaged where it could not be seen before.
+            RunDirectoryError: The trace is damaged in a place that was not read before.
         """
         import duckdb
 
@@ -495,7 +503,8 @@ class Run:
             raise self.damaged(exc) from None
 
     def damaged(self, exc: Exception) -> VoirkitError:
-        """The error for a trace that DuckDB cannot read, or has no room for."""
+        """Return the error to raise for an exception of DuckDB: the trace cannot be read, or there
+        is no disk space for temporary files."""
         from voirkit.runs.parquet import no_room, system_error
 
         full = system_error(exc, self._folder)
@@ -508,12 +517,13 @@ class Run:
         )
 
     def rows(self, selection: Selection = EVERYTHING) -> Iterator[list[Row]]:
-        """Batches of the selected events, sorted by start.
+        """Yield the selected events in lists of up to ``BATCH``, sorted by start.
 
         Yields:
-            Lists of (kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments):
-            ``start_ns`` on the wall clock, nanoseconds since 1970; in the arguments, an event's own
-            number under the key of its name (``value`` for a counter without).
+            Lists of (kind, category, name, start_ns, duration_ns, rank, host, pid, tid, arguments).
+            ``start_ns`` is on the wall clock, in nanoseconds since 1970. The arguments include the
+            event's own number, under the key that its name has for the number (``value`` for a
+            counter without a key).
 
         Raises:
             CommandLineError: The run has no such steps or ranks.
@@ -532,8 +542,8 @@ class Run:
 
 
 class _Parse:
-    """Arguments from JSON. The same text comes many times in a row; every event has a dictionary of
-    its own."""
+    """Parser of the arguments of events. Parsed JSON texts are cached, since the same text often
+    repeats; each call returns a new dictionary."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, Any]] = {}
@@ -568,8 +578,12 @@ def _call_with_ranks(
     documents: Documents,
     ranks: Collection[int],
 ) -> tuple[T | Exception, list[str]]:
-    """What a function makes of some ranks of a run, or raises, and what could not be read; in any
-    process that sees its files."""
+    """Call a function with a ``Run`` that reads only some ranks. May be executed in any process
+    that can read the files of the run.
+
+    Returns:
+        (result of the function or the exception that it raised, warnings of the ``Run``).
+    """
     try:
         part = Run(path, ended, compacts=compacts, ranks=ranks, documents=documents)
     except RunDirectoryError as exc:
@@ -579,5 +593,5 @@ def _call_with_ranks(
     with part:
         try:
             return function(part), part.warnings
-        except Exception as exc:  # here it would be a failure of the engine's
+        except Exception as exc:  # returned: if raised, it would look like a failed executor
             return exc, part.warnings

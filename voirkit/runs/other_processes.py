@@ -1,8 +1,8 @@
-"""Other processes that write or read the same run: whether one is still there, and a lock for those
-that would put it in order at once.
+"""Other processes that use the same run: checks whether they are alive, and locks files for them.
 
-One that wrote a file may be on another host, and its number may be another's by now. In doubt it is
-alive: what a living process has not written yet would be lost.
+The process that wrote a file may run on another host, and its process id may since have been
+reused. In doubt the process counts as alive: records that a living process has not written yet
+would be lost otherwise.
 """
 
 from __future__ import annotations
@@ -19,22 +19,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_ENDS_S = 20.0  # for a tool whose program has ended
-# the kernel counts a process's start in ticks since boot, and the boot in whole seconds
+_ENDS_S = 20.0  # time that a tool gets to exit after the program that it observed has ended
+# tolerance for comparing start times: Linux gives the boot time only in whole seconds
 _SLACK_S = 10.0
 
 
 def is_here(host: object) -> bool:
-    """Whether a host is this one."""
+    """True if a host name is that of this machine."""
     return machine()[0] == host
 
 
 def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
-    """Whether the process of this host that wrote something at a time still runs.
+    """True if a process of this host is still running. Start times distinguish it from a later
+    process with the same id.
 
     Args:
-        perf_counter_ns: When it wrote; on Linux this clock begins with the system.
-        time_ns: The same on the wall clock.
+        pid: The id of the process.
+        perf_counter_ns: A time at which the process existed, from ``time.perf_counter_ns``, which
+            on Linux counts from boot.
+        time_ns: The same moment on the wall clock, in nanoseconds since the epoch.
     """
     if pid <= 0:
         return False
@@ -42,7 +45,7 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
         import psutil
 
         return psutil.pid_exists(pid)
-    if time.perf_counter_ns() < perf_counter_ns:  # the system has been started since
+    if time.perf_counter_ns() < perf_counter_ns:  # the system has been rebooted since
         return False
     try:
         state, started, started_at = began_s(pid)
@@ -50,8 +53,8 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
         return False
     except (OSError, ValueError, IndexError, StopIteration):
         return True
-    # One that began later is another. Both clocks must say so: one stands still while a laptop
-    # sleeps, the other can be set.
+    # A process that started later is a different one. Both clocks must agree on that: the
+    # monotonic clock stops while a laptop sleeps, and the wall clock can be set.
     is_another = (
         started > perf_counter_ns / 1e9 + _SLACK_S and started_at > time_ns / 1e9 + _SLACK_S
     )
@@ -59,9 +62,15 @@ def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
 
 
 def began_s(pid: int) -> tuple[str, float, float]:
-    """(state, seconds from the system's start, seconds since the epoch) of a process of this host:
-    how it is, and when it began. Raises OSError, ValueError, IndexError, StopIteration: it is not
-    there, or the system is not Linux."""
+    """Return the state and start time of a process of this host, from ``/proc``.
+
+    Returns:
+        (state letter, start time in seconds since boot, start time in seconds since the epoch).
+
+    Raises:
+        OSError, ValueError, IndexError, StopIteration: There is no such process, or the system is
+            not Linux.
+    """
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rpartition(")")[2].split()
     with open("/proc/stat", encoding="ascii") as file:
@@ -71,19 +80,22 @@ def began_s(pid: int) -> tuple[str, float, float]:
 
 
 def has_settled(record: Mapping[str, Any], tool_key: str) -> bool:
-    """Whether what a tool beside a program wrote is whole: the program has ended, and so has the
-    tool, which of a killed run it soon does.
+    """True if the output of an external tool (such as a tracer) is complete: both the observed
+    program and the tool have ended.
+
+    If the program was killed, the tool ends soon after it, so this waits up to 20 s for the tool. A
+    record from another host counts as complete.
 
     Args:
-        record: What is known of it: ``host``, ``pid``, ``ended``, and when it began: ``began_ns``,
-            ``began_time_ns``.
-        tool_key: The key of the tool's process.
+        record: The record of the program: ``host``, ``pid``, ``ended``, and its start time in
+            ``began_ns`` (``time.perf_counter_ns``) and ``began_time_ns`` (wall clock).
+        tool_key: The key in the record that holds the tool's process id.
     """
     clocks = record["began_ns"], record.get("began_time_ns", 0)
     if not is_here(record.get("host")):
         return True
     if not record.get("ended") and is_alive(record.get("pid", 0), *clocks):
-        return False  # the program goes on: another rank, or a run that is looked at while it lasts
+        return False  # the program still runs: another rank, or a run that is read while it is live
     until = time.monotonic() + _ENDS_S
     while is_alive(record.get(tool_key) or 0, *clocks):
         if time.monotonic() > until:
@@ -93,7 +105,12 @@ def has_settled(record: Mapping[str, Any], tool_key: str) -> bool:
 
 
 def goes_on(manifest: dict[str, Any] | None) -> bool:
-    """Whether a run still goes on. Of one on another host only its manifest tells."""
+    """True if a run is still in progress. For a run on another host, only its manifest is used,
+    since its process cannot be checked.
+
+    Args:
+        manifest: The contents of ``run.json``, or None if there is no such file.
+    """
     if manifest is None or manifest.get("ended") != "running":
         return False
     pid, clocks = manifest.get("pid"), manifest.get("clocks")
@@ -106,18 +123,19 @@ def goes_on(manifest: dict[str, Any] | None) -> bool:
 
 @contextmanager
 def locked(path: str) -> Iterator[None]:
-    """Hold the lock on a file, which is gone when its holder is, however that ended; wait as long
-    as another process has it. Raises OSError: the file cannot be made."""
+    """Hold an exclusive lock on a file; a context manager. Waits while another process holds the
+    lock. A lock is released when its holder ends, even if it is killed. Raises OSError: the lock
+    file cannot be created."""
     try:
         import fcntl
-    except ImportError:  # Windows: no two processes share a run there but by a user's own doing
+    except ImportError:  # Windows: processes share a run there only if the user arranges it
         yield
         return
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            if _is_at(fd, path):  # else it was removed by its last holder while this one waited
+            if _is_at(fd, path):  # if not, the previous holder removed the file during the wait
                 try:
                     yield
                 finally:
@@ -136,8 +154,11 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process; empty if it has ended. Linux lists them by thread, at the cost of
-    one small file each; psutil would read the files of all processes of the machine."""
+    """Return the ids of a process's children; empty if it has ended.
+
+    On Linux, one small file per thread lists the children. psutil would read files of all
+    processes of the machine, so it is used only where these files are missing.
+    """
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -148,7 +169,8 @@ def children_of(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 children += map(int, file.read().split())
         except FileNotFoundError:
-            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):  # a kernel without these files
+            # the thread lives, so the kernel has no such files
+            if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):
                 return _children_by_psutil(pid)
         except OSError:
             continue

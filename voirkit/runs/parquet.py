@@ -1,9 +1,9 @@
-"""The trace of a run in DuckDB: records as rows, one schema whether they come from segments or lie
-in Parquet, and as Parquet files.
+"""Reads and writes the trace of a run with DuckDB: as tables for queries, and as Parquet files.
 
-Files are sorted by start: zstd, texts as dictionaries, times as differences. Checked with duckdb
-1.3.2 to 2.0, numpy 1.24 to 2.5. DuckDB reads numpy arrays without a copy, and needs neither pandas
-nor pyarrow for it.
+Records have the same columns whether they come from segments or from Parquet. The Parquet files are
+sorted by start time and compressed with zstd, texts as dictionaries and times as differences.
+DuckDB reads numpy arrays without a copy, and needs neither pandas nor pyarrow for that. Checked
+with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from voirkit.runs.trace_files import (
 from voirkit.trace.layout import BATCH_KIND, DOUBLES
 from voirkit.trace.reader import Array, Files, Piece, Pieces, Source, of_stem
 
-# The table `spans`; also the schema of the Parquet files, in which `kind` and `rank` stand in the
-# names of the folders.
+# The columns of the table `spans` and of the Parquet files. The names of the files' folders repeat
+# `kind` and `rank`.
 COLUMNS = {
-    "start_ns": "BIGINT",  # of the host's clock, time.perf_counter_ns
+    "start_ns": "BIGINT",  # on the host's clock time.perf_counter_ns
     "duration_ns": "BIGINT",
     "category": "VARCHAR",
     "name": "VARCHAR",
-    "value": "BIGINT",  # the event's own number, if its name has a key for one
-    "number": "DOUBLE",  # a counter's
-    "value_key": "VARCHAR",
-    "epoch": "BIGINT",  # the arguments epoch and step, if they are whole numbers
-    "step": "BIGINT",
+    "value": "BIGINT",  # the event's own number, if it is an integer; else null
+    "number": "DOUBLE",  # the event's own number, if it is a double, as for counters; else null
+    "value_key": "VARCHAR",  # the key under which this number is shown among the arguments
+    "epoch": "BIGINT",  # the argument `epoch`, if it is an integer
+    "step": "BIGINT",  # the argument `step`, if it is an integer
     "args": "VARCHAR",  # all arguments as a JSON object; null if there are none
     "host": "VARCHAR",
     "pid": "BIGINT",
@@ -60,11 +60,17 @@ _WHOLE = (
 
 
 def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
-    """A connection that holds itself to a bounded memory, and puts what is more into a folder. Two
-    threads: one that reads and one that writes keep each other busy, more take memory and the
-    program's cores."""
+    """Return a DuckDB connection with bounded memory use.
+
+    It has two threads, enough for one to read while the other writes. More threads would take
+    memory, and CPU cores from the program.
+
+    Args:
+        temporary: The folder into which DuckDB spills data that does not fit into memory.
+        memory: The memory limit, in DuckDB's notation.
+    """
     config: dict[str, Any] = {"threads": 2, "temp_directory": reachable(temporary)}
-    # What reads runs fetches no code: all that is needed is in the package of DuckDB.
+    # Never download extensions: DuckDB's package contains all that is needed to read runs.
     config.update(
         autoinstall_known_extensions=False,
         autoload_known_extensions=False,
@@ -73,19 +79,19 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=config)
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
-    try:  # it is on by default since duckdb 2.0, after two seconds; cursors have it from here
+    try:  # since duckdb 2.0 a bar appears after two seconds by default; cursors inherit the setting
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException:
-        pass  # in a notebook without ipywidgets, where it is off, and cannot be set (duckdb 2.0)
+        pass  # duckdb 2.0 in a notebook without ipywidgets: it is off, and setting it raises
     return connection
 
 
 def register(connection: duckdb.DuckDBPyConnection, piece: Piece, sources: list[Source]) -> str:
-    """Make the records of a piece known to DuckDB.
+    """Register the arrays of a piece as DuckDB tables.
 
     Returns:
-        A query for them with the columns of ``COLUMNS``, not sorted. The piece must live as long as
-        it is used.
+        A query for the records of the piece, with the columns of ``COLUMNS``, unsorted. The piece
+        must stay alive as long as the query is used.
     """
     names = piece.names
     tables: dict[str, dict[str, Any]] = {
@@ -142,23 +148,25 @@ def _texts(texts: list[str | None]) -> np.ndarray[Any, Any]:
     return array
 
 
-# v2 keeps whole numbers as differences: 6 bytes an event instead of 9.
+# Parquet v2 stores integers as differences: 6 bytes per event instead of 9.
 OPTIONS = "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2"
 
 
 def write(
     connection: duckdb.DuckDBPyConnection, pieces: Pieces, path_of: Callable[[str, int], str]
 ) -> list[dict[str, Any]]:
-    """Write all records of some processes of one rank.
+    """Write all records of some processes of one rank to Parquet files.
 
     Args:
-        path_of: The path of the file for a kind and the number of a piece.
+        path_of: Returns the path of the file to write for a kind of records and the number of a
+            piece.
 
     Returns:
-        What is to be kept of the processes.
+        The descriptions of the processes, to be stored with the records.
 
     Raises:
-        duckdb.Error, OSError: The disk is full, for instance; the files may be there in part.
+        duckdb.Error, OSError: Writing failed, for instance because the disk is full. Some of the
+            files may exist.
     """
     tallies: dict[int, dict[str, Tally]] = {}
     columns = ", ".join(COLUMNS)
@@ -181,28 +189,29 @@ def write(
 
 
 def file(path: str) -> str:
-    """The path of a file as a literal of SQL. Raises OSError: its folder is not there."""
+    """Return the path of a file as an SQL string literal. Raises OSError: its folder does not
+    exist."""
     return quoted(reachable(path))
 
 
 def quoted(text: str) -> str:
-    """A text as a literal of SQL."""
+    """Return a text as an SQL string literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def reachable(path: str) -> str:
-    """A path in UTF-8, which is all that DuckDB takes, to a file whose folder may be called
-    anything; its own name is UTF-8. Raises OSError: the folder is not there."""
+    """Return a path to the same file that is valid UTF-8, as DuckDB requires. The folder may have
+    any name; the file's own name must be UTF-8. Raises OSError: the folder cannot be opened."""
     try:
         path.encode()
         return path
-    except UnicodeEncodeError:  # python has odd bytes as halves of surrogate pairs
+    except UnicodeEncodeError:  # python represents undecodable bytes as lone surrogates
         folder, name = os.path.split(path)
         while True:
             try:
                 folder_there = os.stat(folder)
                 break
-            except FileNotFoundError:  # it is about to be made
+            except FileNotFoundError:  # the caller will create this folder later
                 folder, last = os.path.split(folder)
                 name = os.path.join(last, name)
         return os.path.join(
@@ -214,14 +223,14 @@ def reachable(path: str) -> str:
 
 @cache
 def _descriptor(folder: str, device: int, inode: int) -> int:
-    """One for each folder, open as long as the process lives: DuckDB opens files whenever it reads
-    them."""
+    """Return a file descriptor of a folder, the same one at each call. It stays open until the
+    process ends, since DuckDB reopens its files whenever it reads them."""
     return os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_CLOEXEC", 0))
 
 
 def system_error(exc: Exception, path: str) -> OSError | None:
-    """The error of the operating system in DuckDB's, if it is about that file; checked with duckdb
-    1.3.2 to 2.0."""
+    """Return the operating system's error behind an exception of DuckDB, if it concerns the given
+    file; else None. Checked with duckdb 1.3.2 to 2.0."""
     text = str(exc)
     if os.path.basename(path) not in text:
         return None
@@ -234,7 +243,7 @@ def system_error(exc: Exception, path: str) -> OSError | None:
 
 
 def no_room(exc: OSError, folder: str) -> VoirkitError:
-    """The error for what could not be put into a folder of temporary files."""
+    """Return the error to raise if a folder for temporary files cannot be written to."""
     hint = "Choose another folder for temporary files: TMPDIR=FOLDER voirkit ..."
     return VoirkitError(
         f"temporary files cannot be written there: {exc.strerror or exc}.", where=folder, next=hint
@@ -242,10 +251,10 @@ def no_room(exc: OSError, folder: str) -> VoirkitError:
 
 
 class Trace(NamedTuple):
-    """What has been opened: the tables are in the connection."""
+    """The processes and warnings of an opened trace, whose views are in the connection."""
 
-    described: list[dict[str, Any]]
-    warnings: list[str]
+    described: list[dict[str, Any]]  # descriptions of the processes
+    warnings: list[str]  # messages about files that could not be read
 
 
 def open_trace(
@@ -255,25 +264,24 @@ def open_trace(
     offset_ns: int = 0,
     ranks: Collection[int] | None = None,
 ) -> Trace:
-    """Make the views ``spans`` and ``events`` of a run's trace; ``events`` has the column
-    ``wall_ns`` too, and no records of batches.
+    """Create the views ``spans`` and ``events`` of a run's trace. ``events`` has the additional
+    column ``wall_ns``, and lacks the records that list the samples of batches.
 
     Args:
-        connection: Where they are made.
-        spare: A folder, made if need be, for what is still in segments.
-        offset_ns: From the clock to the wall clock for a process of which nothing is known but its
-            records.
-        ranks: Of which ranks; all by default.
+        connection: The connection in which the views are created.
+        segments_folder: A folder for temporary Parquet copies of the segments, created if needed.
+        offset_ns: Offset from ``start_ns`` to the wall clock, for processes without a description.
+        ranks: Read only these ranks; None for all.
 
     Raises:
-        OSError: The folders cannot be read or written.
+        OSError: One of the folders cannot be read or written.
     """
     for attempt in range(10):
         now = layout(run, ranks)
         live = _from_segments(run, now.segments, connection, f"{segments_folder}/{attempt}")
         after = layout(run, ranks)
         if (now.spans, now.processes) == (after.spans, after.processes):
-            break  # nobody put the rest of it to rest meanwhile
+            break  # no segments were compacted in the meantime
     warnings = [*live.warnings, *without_names(now.orphans)]
     described = [*live.described, *read_descriptions(now.processes, warnings)]
     whole = (
@@ -288,7 +296,7 @@ def open_trace(
 
 
 class _Live(NamedTuple):
-    """What is in segments: as Parquet files, with descriptions of the processes."""
+    """Temporary Parquet copies of segments, with descriptions of the processes."""
 
     paths: list[str]
     described: list[dict[str, Any]]
@@ -314,8 +322,8 @@ def _from_segments(
 
 
 def _are_readable(paths: Sequence[str], connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether all files are whole; asked of all at once, of thousands it takes a quarter of the
-    time."""
+    """True if all Parquet files are complete. For thousands of files, one query for all of them
+    takes a quarter of the time of a query for each."""
     if not paths:
         return True
     schema = f"parquet_schema([{', '.join(map(file, paths))}])"
@@ -383,15 +391,15 @@ def _make_views(
 
 
 class CodedSpans:
-    """Some records of a run as columns of numbers: what they are of, their arguments and whose they
-    are become indices.
+    """Some records of a run as columns of integers. The name, arguments and owner of a record are
+    replaced by codes: indices into the lists of distinct values.
 
     Args:
-        connection: Of a run, with the table ``spans``.
-        view: What queries call these records. The tables ``VIEW_names``, ``VIEW_arguments`` and
-            ``VIEW_owners`` have the codes.
-        query: For them, of ``spans``.
-        owner: The columns that say whose a record is.
+        connection: The connection of a run, with the table ``spans``.
+        view: The name of a view to create for the records. The tables ``VIEW_names``,
+            ``VIEW_arguments`` and ``VIEW_owners`` map values to codes.
+        query: The SQL query that selects the records from ``spans``.
+        owner: The columns that identify the owner of a record.
     """
 
     def __init__(
@@ -403,9 +411,9 @@ class CodedSpans:
     ) -> None:
         self._connection, self._view, self._owner = connection, view, owner
         self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
-        # (category, name) by code, ascending; as are those below
+        # (category, name) by code, ascending; the lists below are in the order of codes too
         self.names: list[tuple[str, str]] = self._coded("names", "category, name")
-        # as JSON
+        # arguments as JSON texts
         self.arguments = [
             text
             for (text,) in self._coded(
@@ -423,17 +431,17 @@ class CodedSpans:
         return self.rows(f"SELECT {columns} FROM {table} ORDER BY code")
 
     def rows(self, query: str) -> list[Any]:
-        """The rows of a query, which may name the view and its tables."""
+        """Return the rows of a query, which may refer to the view and the tables of codes."""
         return self._connection.execute(query).fetchall()
 
     def fetch(self, columns: str, where: str = "true") -> dict[str, Array]:
-        """Columns of the records for which something holds, of int64, each of shape (n,), in no
-        order.
+        """Return columns of the records that fulfil a condition, in no order. Each is an array of
+        shape (n,), int64.
 
         Args:
-            columns: Of the records; ``n.code``, ``a.code`` and ``o.code`` are the codes of name,
-                arguments and owner.
-            where: In SQL.
+            columns: SQL list of columns. ``n.code``, ``a.code`` and ``o.code`` are the codes of a
+                record's name, arguments and owner.
+            where: The condition in SQL.
         """
         view = self._view
         arrays = self._connection.execute(
@@ -446,8 +454,15 @@ class CodedSpans:
         }
 
     def ranges(self, most: int, where: str = "true") -> list[tuple[int | None, int | None]]:
-        """Ranges of ``start_ns``, ascending, each with about so many records at most; None: no
-        bound."""
+        """Return half-open ranges of ``start_ns``, ascending, that together cover all records.
+
+        Args:
+            most: The approximate maximum number of records in a range.
+            where: Condition in SQL on the records to count.
+
+        Returns:
+            (low, high) of each range; None stands for no bound.
+        """
         ((n,),) = self.rows(f"SELECT count(*) FROM {self._view} WHERE {where}")
         edges: list[int] = []
         if n > most:
@@ -461,8 +476,8 @@ class CodedSpans:
 
 
 def within(low: int | None, high: int | None, column: str = "start_ns") -> str:
-    """In SQL, whether a column lies in a half-open range, such as one of ``ranges``; None: no
-    bound."""
+    """Return an SQL condition: a column lies in a half-open range, such as one from
+    ``CodedSpans.ranges``. None stands for no bound."""
     conditions = []
     if low is not None:
         conditions.append(f"{column} >= {low}")

@@ -1,8 +1,8 @@
-"""Records a run in its directory: the manifest, the log stream, and the summary when it ends; with
-the runner, or of a script without it.
+"""Writes the manifest, the log stream and the final summary of a run into its directory.
 
-Whatever happens to the disk, the program goes on: what cannot be written is counted and told once.
-A line is written when the call returns.
+Used by the runner, and by scripts that record themselves without the runner. Disk errors never stop
+the program: lost lines are counted, and the user is warned once. A log line has been written by the
+time the call that logs it returns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 
 def to_json(data: Any) -> str:
-    """One line of JSON, without the line break, in voir's format. What JSON cannot hold becomes
-    ``{"$unserializable": repr}``, and what cannot even be represented ``{"$unrepresentable":
-    null}``."""
+    """Return data as one line of JSON in voir's format, without the line break. Data that JSON
+    cannot hold becomes ``{"$unserializable": repr}``; if ``repr`` fails too, the result is
+    ``{"$unrepresentable": null}``."""
     try:
         return json.dumps(data)
     except (TypeError, ValueError, RecursionError):
@@ -39,15 +39,19 @@ def to_json(data: Any) -> str:
 
 
 class LineFile:
-    """A file of lines, one for each process: a forked child that writes gets its own. ``path_of``:
-    the path for a process id; ``warn``: told once if a line cannot be written."""
+    """A text file to append lines to. A forked child that writes gets a file of its own.
+
+    Args:
+        path_of: Returns the path of the file for a process id.
+        warn: Called once with a message, when a line cannot be written.
+    """
 
     def __init__(self, path_of: Callable[[int], str], warn: Callable[[str], None]) -> None:
         self._path_of, self._warn = path_of, warn
         self._fd = -1
         self._pid = 0
         self._file: tuple[int, int] | None = None
-        self.lost = 0  # how many lines could not be written
+        self.lost = 0  # number of lines that could not be written
 
     def write(self, line: str) -> None:
         """Append a line."""
@@ -66,7 +70,7 @@ class LineFile:
                 )
                 self._pid, self._file = pid, file_identity(self._fd)
             elif file_identity(self._fd) != self._file:
-                # the script closed it, and its number may stand for a file of its own now
+                # the script closed the descriptor, whose number may now be a file of the script
                 self._pid = 0
                 self.write(line)
                 return
@@ -79,7 +83,7 @@ class LineFile:
             )
 
     def close(self) -> None:
-        """Close the file of this process."""
+        """Close the file that this process writes to."""
         if self._pid == os.getpid() and file_identity(self._fd) == self._file:
             os.close(self._fd)
         self._fd, self._pid = -1, 0
@@ -89,22 +93,22 @@ def _write_all(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # the harness made the pipe so, and is slow
+        except BlockingIOError:  # the harness made the pipe non-blocking, and it is full
             import select
 
             select.select([], [fd], [])
 
 
 class DataDescriptor:
-    """Where a harness listens: a file descriptor, or standard output or error with the data hidden
-    in it.
+    """The file descriptor through which data is sent to a harness, the program that started this
+    process.
+
+    Only the process that created this object writes. The harness would take lines from a forked
+    child for lines of its parent.
 
     Args:
-        fd: The descriptor; 1 and 2 stand for the script's output, in which lines are hidden as
-            escape sequences.
-
-    Only the process that opened it writes: a forked child's lines would reach the harness as its
-    parent's.
+        fd: The descriptor. With 1 or 2 (standard output or error), lines are hidden in the script's
+            own output as escape sequences.
     """
 
     def __init__(self, fd: int) -> None:
@@ -122,22 +126,22 @@ class DataDescriptor:
                 self._hidden = SmuggleWriter(stream)
 
     def write(self, line: str) -> None:
-        """Send a line; nobody listening any more is not an error."""
+        """Send a line. If the harness no longer reads, the line is silently discarded."""
         if self._fd is None or os.getpid() != self._pid:
             return
         try:
             if self._hidden is not None:
                 self._hidden.write(line + "\n")
             elif file_identity(self._fd) != self._file:
-                self._fd = None  # the script closed it
+                self._fd = None  # the script has closed the descriptor
             else:
                 _write_all(self._fd, line.encode("utf-8", "backslashreplace") + b"\n")
         except (OSError, ValueError):
             self._fd = None
 
     def close(self) -> None:
-        """Send what is buffered and, unless it is the script's output, close the descriptor: who
-        reads it waits for its end."""
+        """Flush buffered lines. Then close the descriptor, unless it is the script's output: the
+        harness reads it until end of file."""
         fd, self._fd = self._fd, None
         if fd is None or os.getpid() != self._pid:
             return
@@ -147,13 +151,15 @@ class DataDescriptor:
             elif file_identity(fd) == self._file:
                 os.close(fd)
         except (OSError, ValueError):
-            pass  # nobody listens any more
+            pass  # the harness no longer reads
 
 
 def listening() -> int | None:
-    """The data descriptor of this process: ``$DATA_FD``, or 3, if it was handed down by the parent
-    and can be written to. A descriptor that python opened for itself is not handed down to
-    children, and so is told apart."""
+    """Return the file descriptor on which a harness waits for data of this process, or None.
+
+    It is ``$DATA_FD``, or 3 by default. It counts only if the parent process passed it on and it is
+    writable. Descriptors that python itself opened are recognized by not being inheritable.
+    """
     given = os.environ.get("DATA_FD", "3")
     try:
         fd = int(given)
@@ -173,14 +179,20 @@ def listening() -> int | None:
 
 
 class Record:
-    """The files of a run, as this process writes them. ``warn``: told what cannot be written;
-    ``manifest``: as it was begun."""
+    """Writer of this process's share of a run directory: its log stream and, on rank 0, the
+    manifest and the summary.
+
+    Args:
+        path: The run directory.
+        warn: Called with a message about each failure to write.
+        manifest: The manifest as the run starts; updated when the run ends.
+    """
 
     def __init__(self, path: str, warn: Callable[[str], None], manifest: dict[str, Any]) -> None:
         self.path, self._warn, self.manifest = path, warn, manifest
-        self._leads = manifest["rank"] == 0  # one rank writes what there is one of
+        self._leads = manifest["rank"] == 0  # only rank 0 writes the manifest and the summary
         self._lines = LineFile(self._stream_path, warn)
-        self.is_whole = True  # whether all that there is one of could be written
+        self.is_whole = True  # whether the manifest and the summary were written without errors
         self._write({directory.MANIFEST: manifest})
 
     def _stream_path(self, pid: int) -> str:
@@ -198,11 +210,13 @@ class Record:
         return (time.perf_counter_ns() - int(self.manifest["moments"]["begun_ns"])) * 1e-9
 
     def script_ended(self, at_ns: int) -> None:
-        """Note when the script has ended; it is written with the rest."""
+        """Store the time (``time.perf_counter_ns``) at which the script ended in the manifest,
+        which ``end`` writes."""
         self.manifest["moments"]["script_ended_ns"] = at_ns
 
     def end(self, ended: str, exit_code: int | None, summary: dict[str, Any]) -> None:
-        """Write how the run ended, and its summary."""
+        """Close the log stream, and write the manifest with the outcome of the run, and the
+        summary."""
         self._lines.close()
         if self._lines.lost:
             summary["dropped"]["log lines"] = self._lines.lost
@@ -229,8 +243,8 @@ class Record:
 
 
 def packages() -> dict[str, str]:
-    """The versions of what the program has imported, of packages that say theirs; no code of theirs
-    is run to ask."""
+    """Return the versions of the imported packages that have a ``__version__``, by package name.
+    No code of the packages is executed."""
     versions = {}
     for name, module in list(sys.modules.items()):
         if (
@@ -241,27 +255,38 @@ def packages() -> dict[str, str]:
         ):
             version = object.__getattribute__(module, "__dict__").get("__version__")
             if isinstance(version, str):
-                versions[name] = str.__str__(version)  # torch's is of a class of its own
+                versions[name] = str.__str__(version)  # torch's version is of a subclass of str
     return dict(sorted(versions.items()))
 
 
 class StandaloneRun:
-    """This process's part in a run without the runner: a script annotates itself. Of several in a
-    folder the first makes the manifest. ``path``: the run directory; ``leads``: whether this
-    process made the manifest."""
+    """One process's part in a run without the runner, of a script that records itself.
+
+    Of several processes that record into the same folder, the first one of rank 0 writes the
+    manifest.
+
+    Args:
+        path: The run directory.
+        manifest: The manifest of this process.
+        leads: Whether this process wrote the manifest of the run.
+    """
 
     def __init__(self, path: str, manifest: dict[str, Any], leads: bool) -> None:
         self.path, self.leads, self._manifest = path, leads, manifest
-        self.host: str = manifest["host"]  # the host's name
+        self.host: str = manifest["host"]  # the host name
         self.rank: int = manifest["rank"]  # the rank of this process
-        self.world_size: int = manifest["world_size"]  # of how many
+        self.world_size: int = manifest["world_size"]  # the number of ranks
         self._start = time.perf_counter()
 
     def end(self, totals: Any) -> None:
-        """The process ends: write how, and what came to be recorded."""
+        """Write the outcome and a summary with the recorder's totals, if this process leads.
+
+        Args:
+            totals: The return value of the recorder's ``end``; None if nothing was recorded.
+        """
         if not self.leads:
             return
-        # the exit code itself cannot be known from inside
+        # a process cannot know its own exit code
         failed = getattr(sys, "last_type", None) is not None
         self._manifest.update(ended="exception" if failed else "normal")
         document = summary.empty(__version__)
@@ -278,19 +303,19 @@ class StandaloneRun:
             directory.write_json(os.path.join(self.path, directory.MANIFEST), self._manifest)
             directory.write_json(os.path.join(self.path, directory.SUMMARY), document)
         except OSError:
-            pass  # the trace is there; the folder can be opened without
+            pass  # the trace is complete, and can be read without these files
 
 
 def join(path: str, where: str) -> StandaloneRun:
-    """Make a run directory, or take part in the run that goes on there.
+    """Create a run directory, or join the run in progress in an existing one.
 
     Args:
-        path: Absolute path.
-        where: What named it, for messages.
+        path: The absolute path of the directory.
+        where: The option or variable that named the directory, for error messages.
 
     Raises:
-        RunDirectoryError: It holds a run that has ended, or what is not voirkit's, or cannot be
-            made.
+        RunDirectoryError: The directory holds a run that has ended or files that are not voirkit's,
+            or cannot be created.
     """
     try:
         words = sys.argv[:] or [""]
@@ -304,7 +329,7 @@ def join(path: str, where: str) -> StandaloneRun:
         if there is None:
             leads = is_first and _write_new_manifest(path, new_manifest)
         elif directory.is_continued(there):
-            # it re-executed itself, or its ranks were started again
+            # the script re-executed itself, or its ranks were restarted
             leads = is_first
             if leads:
                 directory.write_json(os.path.join(path, directory.MANIFEST), new_manifest)
@@ -320,17 +345,18 @@ def join(path: str, where: str) -> StandaloneRun:
 
 
 def _write_new_manifest(path: str, document: dict[str, Any]) -> bool:
-    """Write the manifest, unless another process has just done so; whether it was written."""
+    """Write the manifest and return True; return False if another process has already written
+    one."""
     place = os.path.join(path, directory.MANIFEST)
     temporary = f"{place}.{os.getpid()}.tmp"
     try:
         with open(temporary, "w", encoding="utf-8") as file:
             json.dump(document, file, indent=1)
         try:
-            os.link(temporary, place)  # fails if it is there
+            os.link(temporary, place)  # raises FileExistsError if the manifest exists
         except FileExistsError:
             return False
-        except OSError:  # a file system without links
+        except OSError:  # the file system has no hard links
             os.replace(temporary, place)
         return True
     finally:

@@ -1,5 +1,4 @@
-"""Which part of a run is requested: some of its steps, some of its ranks; and the events that it
-takes, as a query of DuckDB."""
+"""Selections of steps and ranks of a run, and the DuckDB query for the selected events."""
 
 from __future__ import annotations
 
@@ -12,29 +11,31 @@ if TYPE_CHECKING:
 
 
 class Selection(NamedTuple):
-    """A part of a run. An event belongs to the step in its argument ``step``. An event without one
-    belongs to the steps during which it happened: it is part of the selection if it lies, from
-    start to end, within the time of the chosen steps of its rank."""
+    """A selection of steps and ranks of a run.
 
-    # ``(first, end)``, half open; either may be None for no bound. None for all steps.
+    An event belongs to the step in its argument ``step``. An event without that argument is
+    selected if it lies completely within the time of the selected steps of its rank.
+    """
+
+    # ``(first, end)``, half-open; either bound may be None for no bound. None selects all steps.
     steps: tuple[int | None, int | None] | None = None
-    ranks: frozenset[int] | None = None  # the ranks, or None for all
+    ranks: frozenset[int] | None = None  # the selected ranks, or None for all
 
 
 EVERYTHING: Final = Selection()
 
 
 def selection(steps: str | None = None, ranks: str | None = None) -> Selection:
-    """What the options ``--steps`` and ``--ranks`` say. Raises CommandLineError: one of them cannot
-    be read."""
+    """Parse the values of the options ``--steps`` and ``--ranks``; None selects all. Raises
+    CommandLineError: a value is malformed."""
     selected_steps = None if steps is None else read_steps(steps)
     selected_ranks = None if ranks is None else read_ranks(ranks)
     return Selection(selected_steps, selected_ranks)
 
 
 def read_steps(text: str) -> tuple[int | None, int | None]:
-    """``10:20``, ``10:``, ``:20`` or ``10`` as ``(first, end)``, half open. Raises
-    CommandLineError: it has another form, or no step can lie in it."""
+    """Parse a range of steps, ``10:20``, ``10:``, ``:20`` or ``10``, into ``(first, end)``,
+    half-open. Raises CommandLineError: the text has another form, or the range is empty."""
     first, colon, end = text.strip().partition(":")
     try:
         low = int(first) if first.strip() else None
@@ -63,8 +64,8 @@ def _no_steps(text: str) -> CommandLineError:
 
 
 def read_ranks(text: str) -> frozenset[int]:
-    """``0,2-3`` as a set of ranks; both ends of a range belong to it. Raises CommandLineError: it
-    has another form."""
+    """Parse a list of ranks such as ``0,2-3``; ranges include both ends. Raises CommandLineError:
+    the text has another form."""
     ranks: set[int] = set()
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
@@ -83,11 +84,13 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-# An event's arguments are those at its end, so that on each thread the ends of events with a step
-# tell when a step was the current one: from the end of the last event of the step before (or where
-# the step's first event began, if that is later) to the end of its own last event. What lies
-# between two chosen steps belongs to them. These stretches of all threads of a rank are joined
-# where they overlap.
+# The time ranges of the selected steps, per rank.
+#
+# An event gets its arguments when it ends. So on each thread, the ends of the events that have a
+# step tell when each step was current. A step's range ends with its last event. It begins at the
+# end of the last event of the previous step, or at the start of its own first event if that is
+# later. Time between two consecutive selected steps belongs to the selection. The ranges of all
+# threads of a rank are merged where they overlap.
 _TIMES = """
 CREATE TABLE {table} AS
 WITH ended AS (
@@ -117,8 +120,15 @@ SELECT host, rank, min(first_ns) AS first_ns, max(last_ns) AS last_ns FROM islan
 
 
 def chosen_events(connection: duckdb.DuckDBPyConnection, selection: Selection, table: str) -> str:
-    """A query for the events of a selection, with the columns of ``events``. ``table``: the name of
-    a table that may be made for it. Raises CommandLineError: the run has no such steps or ranks."""
+    """Return the SQL query for the events of a selection, with the columns of ``events``.
+
+    Args:
+        connection: The connection of the run, with the view ``events``.
+        table: The name of a table to create for the time ranges of selected steps, if needed.
+
+    Raises:
+        CommandLineError: The run has no such steps or ranks.
+    """
     from voirkit.runs.parquet import within
 
     events = "SELECT * FROM events"
@@ -175,7 +185,7 @@ def _check_steps(
 
 
 def as_ranges(numbers: list[int]) -> str:
-    """``[0, 1, 2, 5]`` as ``0-2, 5``."""
+    """Format ascending integers as ranges: ``[0, 1, 2, 5]`` becomes ``0-2, 5``."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][-1] + 1:

@@ -1,7 +1,7 @@
-"""Names of code that users know by another name than that of its file: the cells of a notebook.
+"""Display names for source files that users know by another name, such as the cells of a notebook.
 
-The manifest has them as ``source_names``, by the file. Instruments record files; what is shown of a
-run has the names.
+The manifest maps files to these names, under ``source_names``. Instruments record the file names;
+reports replace them by the display names.
 """
 
 from __future__ import annotations
@@ -12,8 +12,13 @@ from typing import Any
 
 
 def rename_sources(value: Any, names: Mapping[str, str]) -> Any:
-    """A document, or a text, in which each such file has its name, however much of its path stands
-    before it."""
+    """Return a document or a text in which each path of a renamed file is replaced by its display
+    name. The path may be absolute, relative or shortened.
+
+    Args:
+        value: The text, or nested mappings and sequences that contain texts.
+        names: Display names, by the path of the file.
+    """
     if not names:
         return value
     by_last_part = {file.rpartition("/")[2]: name for file, name in names.items()}

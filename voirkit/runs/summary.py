@@ -1,7 +1,6 @@
-"""``summary.json``, the results of a run: the phases of a step, the account of the wall time and
-the overhead. Pure functions.
+"""Builds and reads parts of ``summary.json``, the results of a run: wall time, overhead, verdict.
 
-Loads nothing: every run needs it.
+All functions are pure. The module imports nothing heavy, since every run loads it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 
-# The verdict on a run of which no training step is known.
+# The verdict on a run without any known training step.
 NO_STEPS = {
     "kind": "unknown",
     "because": "No training step was seen: no backward pass and no optimizer step of torch.",
@@ -28,8 +27,12 @@ NO_STEPS = {
 
 
 def no_steps(unrecorded: Sequence[str]) -> dict[str, Any]:
-    """The verdict on such a run. ``unrecorded``: commands of processes that it has started, and
-    that may have trained unseen."""
+    """Return the verdict on a run without any known training step.
+
+    Args:
+        unrecorded: The commands of processes that the script started and voirkit does not record.
+            They may have trained unseen.
+    """
     if not unrecorded:
         return dict(NO_STEPS)
     return {
@@ -45,10 +48,10 @@ def no_steps(unrecorded: Sequence[str]) -> dict[str, Any]:
     }
 
 
-# parts of the overhead that a run pays once, however long it is
+# parts of the overhead that occur once per run and do not grow with its duration
 _PAID_ONCE = ("start", "completing")
-# Of parts of the overhead that are not as they were timed. What tracemalloc adds to each of
-# python's allocations nothing counts.
+# Flags for parts of the overhead that are not exact timings. The time that tracemalloc adds to each
+# allocation in python is not measured at all.
 _QUALITY: dict[str, dict[str, bool]] = {
     "sampling": {"estimated": True},
     "tracemalloc": {"unmeasured": True},
@@ -56,8 +59,8 @@ _QUALITY: dict[str, dict[str, bool]] = {
 
 
 def empty(version: str) -> dict[str, Any]:
-    """A summary with the keys of every run, null for what nothing has measured; instruments add
-    theirs."""
+    """Return a summary with voirkit's own keys, and null or empty values for everything not yet
+    measured. Instruments add keys of their own."""
     return {
         "schema": SCHEMA,
         "voirkit": version,
@@ -87,11 +90,11 @@ def empty(version: str) -> dict[str, Any]:
 
 
 def block_as_json(block: Any) -> Any:
-    """A block of a section as it stands in a summary: ``{"block": "Table", "heads": ["step"],
-    ...}``; a string is a line of text.
+    """Return the JSON form of a block of a report section: ``{"block": "Table", "heads": ["step"],
+    ...}``. A string, which stands for a line of text, stays a string.
 
     Raises:
-        TypeError: It is none, or holds what JSON cannot.
+        TypeError: The value is not a block, or contains a value that JSON cannot hold.
     """
     if not isinstance(block, str) and not (isinstance(block, tuple) and hasattr(block, "_fields")):
         raise TypeError(
@@ -115,7 +118,7 @@ def _value_as_json(value: Any) -> Any:
         return [_value_as_json(item) for item in value]
     if value is None or isinstance(value, (str, int, float)):
         return value
-    if getattr(value, "ndim", None) == 0:  # a number of numpy's or torch's
+    if getattr(value, "ndim", None) == 0:  # a scalar of numpy or torch
         return _value_as_json(value.item())
     raise TypeError(
         f"{type(value).__name__} is nothing that a section can show; blocks are in"
@@ -124,9 +127,14 @@ def _value_as_json(value: Any) -> Any:
 
 
 def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
-    """Put the cost of recording and what was dropped into a summary. ``totals``: what
-    ``recorder.end()`` returned: ``events``, ``dropped`` by name, ``parts``: seconds by what they
-    were spent on; ``duration_s``: of the run."""
+    """Add the overhead of recording and the counts of dropped events to a summary.
+
+    Args:
+        summary: The summary to modify.
+        totals: The return value of ``recorder.end()``: ``events`` (number of records), ``dropped``
+            (counts by name), and ``parts`` (seconds of overhead by cause).
+        duration_s: The duration of the run.
+    """
     summary["overhead"] = overhead(totals.events, duration_s, totals.parts, {})
     summary["dropped"] = {**summary["dropped"], **totals.dropped}
 
@@ -134,15 +142,16 @@ def add_trace(summary: dict[str, Any], totals: Any, duration_s: float) -> None:
 def overhead(
     events: int, duration_s: float, measured: Mapping[str, float], estimated: Mapping[str, float]
 ) -> dict[str, Any]:
-    """``overhead`` of a summary: what the run pays for being recorded, in all processes.
+    """Return ``overhead`` of a summary: the time that recording adds to a run, in all processes.
 
-    ``share`` and ``seconds`` are of what goes on while the script runs; the parts that are paid
-    once are in seconds alone.
+    ``seconds`` and ``share`` count only overhead that continues while the script runs. Parts that
+    occur once per run are listed in ``parts``, but are not included in these two.
 
     Args:
-        duration_s: Of the run, or of all its ranks.
-        measured: Seconds by what they were spent on, as they were timed.
-        estimated: The same, as they follow from how many records there are.
+        events: The number of records.
+        duration_s: The duration of the run, or the sum over its ranks.
+        measured: Seconds of overhead by cause, as timed.
+        estimated: Seconds of overhead by cause, estimated from the number of records.
     """
     parts: dict[str, Any] = {
         name: {"seconds": part_s, **_QUALITY.get(name, {})} for name, part_s in measured.items()
@@ -159,18 +168,18 @@ def overhead(
 
 
 def throughput(rate: Mapping[str, Any]) -> float:
-    """Items over time, the figure of a rate that every report shows. Runs of older versions have
-    the median alone."""
+    """Return the figure of a rate that reports show: items per second over the whole time. For
+    runs recorded by older versions, return the median rate, which is all they have."""
     value = rate.get("value", rate["median"])
     return float(value)
 
 
-# Of the process that trains, outside of its steps, as parts of the wall time are called; and of one
-# that trains nothing.
+# Names for time outside of training steps. The first three are parts of the wall time, and apply to
+# the process that trains. OUTSIDE applies to processes without steps.
 STARTUP, EVALUATION, BETWEEN, OUTSIDE = "startup", "evaluation", "between", "before and after"
 
 
-# Of the wall time of a run, in their order. What each means is in docs/report.md.
+# The parts of the wall time of a run, in display order; docs/report.md explains each.
 PARTS = (
     "startup",
     "import",
@@ -188,14 +197,15 @@ PARTS = (
 
 
 def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
-    """The name of evaluation in reports: ``inference`` where most of it may be none.
+    """Return the word for evaluation in reports: ``evaluation``, or ``inference`` if most of it
+    may be something else.
 
     Args:
-        evaluation: Of a summary. ``inference``: the share of its time that is model calls by hand
-            in training mode: a rollout, a sample of a generator, or an evaluation without
-            ``eval()``.
+        evaluation: The key ``evaluation`` of a summary. Its ``inference`` is the share of the time
+            spent in direct calls of a model in training mode. Such calls are a rollout, samples of
+            a generator, or an evaluation without ``eval()``.
     """
-    # reports are drawn of damaged summaries too
+    # may be any type: reports are made of damaged summaries too
     share = evaluation.get("inference", 0.0) if isinstance(evaluation, dict) else 0.0
     return "inference" if share > limits.INFERENCE else "evaluation"
 
@@ -203,14 +213,15 @@ def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
 def account(
     seconds: Mapping[str, float], total_s: float, before_script_s: float | None = None
 ) -> dict[str, Any]:
-    """``wall`` of a summary: ``{"total_s", "parts": {name: {"total_s", "share"}}}``. Parts are
-    exclusive, and sum to the run's duration.
+    """Return ``wall`` of a summary: ``{"total_s", "parts": {name: {"total_s", "share"}}}``.
+
+    The parts are disjoint. They are scaled so that they add up to the run's duration. Unscaled they
+    may not: clocks are read one after the other, and a training thread may outlive the script.
 
     Args:
-        seconds: Of parts; what is not positive is left out.
-        total_s: The run's duration, to which the parts are made to sum: clocks are read one after
-            the other, and a thread that trains may outlive the script.
-        before_script_s: Of ``startup``, what passed before the script's first line.
+        seconds: Seconds by part; values that are not positive are left out.
+        total_s: The run's duration.
+        before_script_s: The portion of ``startup`` before the script's first line.
     """
     measured_s = {name: float(seconds[name]) for name in PARTS if seconds.get(name, 0.0) > 0}
     factor = total_s / sum(measured_s.values()) if measured_s else 0.0
@@ -224,24 +235,24 @@ def account(
 
 
 class Moments:
-    """The moments at which a run began, its script did, and its script ended; nanoseconds of
+    """The times at which a run began, its script began, and its script ended, in nanoseconds of
     ``time.perf_counter_ns``.
 
     Args:
-        manifest: ``run.json``. That of an older version has no ``moments``: the run begins where
-            its record does.
+        manifest: The contents of ``run.json``. In runs of older versions it lacks ``moments``: the
+            run and the script then count as begun when the manifest was created.
     """
 
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         moments = manifest.get("moments") or {}
         record = (manifest.get("clocks") or {}).get("perf_counter_ns")
-        # when python was started, or, where that is not known, when voirkit was
+        # start of the python process, or of voirkit if that is not known; None if neither is
         self.begun: int | None = moments.get("begun_ns", record)
-        # when the script's first line ran
+        # start of the script's first line; None if not known
         self.script: int | None = moments.get("script_ns", record)
-        # None if it did not end
+        # end of the script; None if it did not end
         self.script_ended: int | None = moments.get("script_ended_ns")
-        # what the script's own process spent on imports; None if it did not end
+        # seconds that the script's own process spent in imports; None if it did not end
         self.imported_s: float | None = (
             moments["imports_ns"] * 1e-9 if "imports_ns" in moments else None
         )
@@ -250,8 +261,14 @@ class Moments:
 def without_steps(
     moments: Moments, total_s: float, spent_s: Mapping[str, float] | None = None
 ) -> dict[str, Any] | None:
-    """The account of a run in which no step was seen; None if nothing is known of when it began.
-    ``spent_s``: time of the script's that is known: import, checkpoint, compile, gc."""
+    """Return ``wall`` of the summary of a run without known steps; None if its start time is not
+    known.
+
+    Args:
+        moments: The start and end times of the run.
+        total_s: The run's duration.
+        spent_s: Seconds of the script's time by known part: import, checkpoint, compile, gc.
+    """
     if moments.begun is None or moments.script is None:
         return None
     seconds = dict(spent_s or {})
@@ -266,15 +283,15 @@ def without_steps(
 
 
 def has_losses_of_evaluation(summary: Mapping[str, Any]) -> bool:
-    """True if some of the losses are those of an evaluation that calls ``backward`` too
-    (attacks)."""
+    """True if the recorded losses include losses of an evaluation, because the evaluation calls
+    ``backward`` too, as for adversarial attacks."""
     steps, evaluation, loss = (summary.get(key) or {} for key in ("steps", "evaluation", "loss"))
     return bool(evaluation.get("takes_gradients")) and loss.get("n", 0) > steps.get("n", 0)
 
 
 def loss_note(loss: Mapping[str, Any]) -> str:
-    """A note on the first and last loss of a summary: whose they are, and what of them ``backward``
-    gets."""
+    """Return a note on the first and last loss in a summary: to which optimizer they belong, and
+    how they relate to the loss of an update if that has several backward passes."""
     notes = []
     if loss.get("times"):
         notes.append(f"as backward gets it, 1/{loss['times']} of a batch's")
@@ -290,8 +307,8 @@ def loss_note(loss: Mapping[str, Any]) -> str:
 
 
 def is_contended(processors: Mapping[str, Any] | None) -> bool:
-    """True if other work held the processors, so that the times of the run are not the script's
-    own."""
+    """True if other programs used so much of the CPUs that the measured times are not those of the
+    script alone."""
     processors = processors or {}
     waited, other_work = processors.get("waited_share"), processors.get("others_share")
     if waited is None or other_work is None:
@@ -300,14 +317,15 @@ def is_contended(processors: Mapping[str, Any] | None) -> bool:
 
 
 def median(values: Sequence[float]) -> float:
-    """The value in the middle."""
+    """Return the median of values; there must be at least one."""
     ordered = sorted(values)
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def training_counts(optimizer_steps: int, backward_passes: int) -> str:
-    """``3 optimizer steps and 12 backward passes``; of what there is none nothing is said."""
+    """Return the counts in words: ``3 optimizer steps and 12 backward passes``. A count of zero is
+    left out."""
     words = []
     if optimizer_steps:
         words.append(f"{optimizer_steps:,} optimizer step{'s' if optimizer_steps != 1 else ''}")
@@ -317,26 +335,30 @@ def training_counts(optimizer_steps: int, backward_passes: int) -> str:
 
 
 def saving(win: float | None) -> str:
-    """The saving of a piece of advice, in words; empty where nobody can know it. Of a run that is
-    nearly all imports no advice saves much."""
+    """Return the estimated saving of a piece of advice in words; empty if it is not known.
+
+    Args:
+        win: The saving as a share of the run. It may be below 1 %, as in a run that consists mostly
+            of imports.
+    """
     if win is None:
         return ""
     share = "less than 1%" if win < 0.01 else f"about {win:.0%}"
     return f"estimated saving: {share} of the run"
 
 
-# its JSON Schema, which no run asks for
+# the JSON Schema of summary.json, which no run needs
 
 
 SCHEMA_FILE = "summary.schema.json"
 
 
 def summary_schema() -> dict[str, Any]:
-    """The JSON Schema of ``summary.json``, of draft 2020-12: voirkit's own keys, and those of all
-    installed instruments.
+    """Return the JSON Schema (draft 2020-12) of ``summary.json``, with voirkit's own keys and those
+    of all installed instruments.
 
-    Two words are not of the standard, and validators pass over them: ``unit`` of a figure, and
-    ``key``, what the keys of a mapping are.
+    Two keywords are not part of the standard, and validators ignore them: ``unit``, the unit of a
+    figure, and ``key``, the meaning of the keys of a mapping.
     """
     import json
     from importlib import resources

@@ -1,11 +1,13 @@
-"""The files of a run's trace at a moment, segments and what is at rest; whose they are; and the
-records in segments, without DuckDB.
+"""Lists the files of a run's trace, segments and compacted ones, and reads segments without DuckDB.
 
-Each record is in exactly one file. ``trace/kind=<kind>/rank=<rank>/<host>-<n>.parquet`` and
-``trace/processes/<host>-r<rank>-<n>.jsonl`` are at rest. While records are compacted there is a
-folder with drafts, ``trace/settle-r<rank>.<word>.tmp``, and, from the moment when the drafts are
-complete and count instead of the segments until they have their places, a journal,
-``trace/settle-r<rank>.json``.
+Compacted files are ``trace/kind=<kind>/rank=<rank>/<host>-<n>.parquet`` with records, and
+``trace/processes/<host>-r<rank>-<n>.jsonl`` with descriptions of processes. A reader must count
+each record exactly once, even during a compaction:
+
+- A compaction writes drafts into a folder ``trace/settle-r<rank>.<word>.tmp``.
+- When the drafts are complete, it writes a journal, ``trace/settle-r<rank>.json``. From then on the
+  drafts count, and the segments do not.
+- It moves the drafts to their final paths, removes the segments, and deletes the journal.
 """
 
 from __future__ import annotations
@@ -33,32 +35,34 @@ from voirkit.trace.reader import (
 )
 
 _JOURNAL = re.compile(r"settle-r(\d+)\.json")
-# What a journal may name. It says what is moved and removed, and a run directory may be somebody
-# else's work: nothing outside of its own folder, and nothing but what compaction has written there.
+# The paths that a journal may contain. A journal tells which files to move and remove, and the run
+# directory may come from another user. So only files that a compaction handles are allowed, and
+# none outside of the trace's folder.
 _DRAFT = re.compile(r"settle-r\d+\.[^/]+\.tmp/[^/]+\.(parquet|jsonl)")
 _PLACE = re.compile(r"(kind=[^/]+/rank=\d+/[^/]+\.parquet|processes/[^/]+\.jsonl)")
 _REMOVED = re.compile(r"[^/]+\.(names|seg|dropped)")
 
 
 class Journal(NamedTuple):
-    """What is to be done with complete drafts. Paths are relative to the folder of the trace."""
+    """The file operations that complete a compaction. Paths are relative to the trace's folder."""
 
-    move: list[tuple[str, str]]  # (draft, its place)
-    remove: list[str]  # files whose records are in the drafts
+    move: list[tuple[str, str]]  # (draft, final path)
+    remove: list[str]  # files of processes whose records are in the drafts
 
 
 class Layout(NamedTuple):
-    """The files of a trace."""
+    """The files of a trace, as they are at one moment."""
 
-    spans: list[str]  # parquet files
-    processes: list[str]  # JSON lines about the processes whose records are in those
-    segments: list[Files]  # files of the processes whose records are in segments
-    orphans: list[str]  # segments without names
+    spans: list[str]  # Parquet files with records
+    processes: list[str]  # JSON-lines files that describe the processes of these records
+    segments: list[Files]  # files of each process that has records in segments
+    orphans: list[str]  # segments without a ``.names`` file
 
 
 def ranks_of(run: str) -> list[int]:
-    """The ranks in the names of a trace's files, ascending. What a process learnt later may be
-    another: its files keep their names. Raises OSError: the folder cannot be read."""
+    """Return the ranks in the names of a trace's files, ascending. A process that learns its rank
+    late keeps its file names, so its real rank may differ. Raises OSError: the folder cannot be
+    read."""
     folder = folder_of(run)
     names = _listed(folder)
     ranks = {
@@ -75,14 +79,14 @@ def ranks_of(run: str) -> list[int]:
 
 
 def _journals_in(names: Iterable[str]) -> dict[str, int]:
-    """The journals among the names of files, with their ranks."""
+    """Return the journals among file names, with the rank of each."""
     matches = ((name, _JOURNAL.fullmatch(name)) for name in names)
     return {name: int(match[1]) for name, match in matches if match}
 
 
 def origins(run: str) -> list[Origin]:
-    """The origins of the processes that wrote a trace's files, without reading what was recorded.
-    Files that are damaged are left out."""
+    """Return the origins of the processes that wrote a trace, without reading records. Damaged
+    files are skipped."""
     folder = folder_of(run)
     paths = [process.names for process in files(run)]
     paths += [f"{folder}/processes/{name}" for name in _listed(f"{folder}/processes")]
@@ -105,14 +109,14 @@ def _origin(process: Any) -> Origin:
 class Origin(NamedTuple):
     """The rank and job of a process when it began to record."""
 
-    rank: int  # its rank
-    world_size: int  # of how many; 0: not known
-    job: str  # a word that all ranks of one job share; empty: not known
+    rank: int
+    world_size: int  # 0 if not known
+    job: str  # a text that all ranks of one job share, and no other job; empty if not known
 
 
 def uncompacted_ranks(run: str) -> list[int]:
-    """The ranks of which something is in segments, or was left behind by a process that was killed
-    while compacting; ascending."""
+    """Return the ranks, ascending, that have records in segments or files left behind by a process
+    that was killed while compacting."""
     names = _listed(folder_of(run))
     ranks = {rank_of(name) for name in names if name.endswith(".names")}
     for name in names:
@@ -123,8 +127,14 @@ def uncompacted_ranks(run: str) -> list[int]:
 
 
 def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
-    """The files of a run's trace as they are now, or those of some ranks. Raises OSError: the
-    folder cannot be read."""
+    """Return the current files of a run's trace.
+
+    Args:
+        ranks: Only files of these ranks; None for all.
+
+    Raises:
+        OSError: The folder cannot be read.
+    """
     folder = folder_of(run)
     names = _listed(folder)
 
@@ -164,7 +174,8 @@ def layout(run: str, ranks: Collection[int] | None = None) -> Layout:
 
 
 def _files_of_kind(folder: str, ranks: Collection[int] | None) -> list[str]:
-    """The files of records of a kind, of all ranks or of some."""
+    """Return the paths of the Parquet files in the folder of one kind of records. ``ranks``: only
+    files of these ranks; None for all."""
     rank_names = _listed(folder) if ranks is None else [f"rank={rank}" for rank in ranks]
     paths = []
     for rank_name in rank_names:
@@ -180,13 +191,13 @@ def _without(process: Files, removed: set[str]) -> Files:
 
 
 def journal_path(folder: str, rank: int) -> str:
-    """The path of the journal of a rank, if there is one."""
+    """Return the path at which the journal of a rank is written."""
     return f"{folder}/settle-r{rank}.json"
 
 
 def read_journal(path: str) -> Journal | None:
-    """A journal; None if there is none, or it names other files than those of a compaction. It is
-    never found in part."""
+    """Read a journal. None if there is no journal, it is damaged, or it names files that no
+    compaction handles. A journal is written atomically, so it is never half written."""
     try:
         with open(path, encoding="utf-8") as file:
             document: Any = json.load(file)
@@ -207,41 +218,43 @@ def _listed(folder: str) -> list[str]:
 
 
 class Tally(NamedTuple):
-    """Counts of a process's records of a kind: enough to say what they cost it, without reading
-    them."""
+    """Counts of one process's records of one kind. They suffice to estimate the overhead of the
+    records without reading them."""
 
-    n: int  # how many
-    # how many of the edges of phases that are not copies (``COPIES``) come after ``COLD_NS`` of
-    # something else
+    n: int  # number of records
+    # number of begins and ends of phases, other than copies (``COPIES``), that follow more than
+    # ``COLD_NS`` of other work
     cold: int
-    looks_ns: int  # how long voirkit's own looks took
-    readings: int  # how many are readings of the memory
-    end_ns: int  # when the last one ended, on its host's clock
+    looks_ns: int  # total duration of the spans in which voirkit itself inspected the program
+    readings: int  # number of readings of memory use
+    end_ns: int  # end of the last record, on the host's clock
 
     def __add__(self, other: object) -> Tally:
-        """That of both; of pieces that follow each other an edge between them may not be counted as
-        cold."""
+        """Return the sum of two tallies. If the records come from consecutive pieces, a cold begin
+        at the boundary between the pieces may be missed."""
         if not isinstance(other, Tally):
             return NotImplemented
         n, cold, looks_ns, readings, _ = (a + b for a, b in zip(self, other, strict=True))
         return Tally(n, cold, looks_ns, readings, max(self.end_ns, other.end_ns))
 
 
-# of the program's own work, after which nothing of voirkit is in the processor's caches
+# After this much of the program's own work, voirkit's code and data are no longer in the CPU's
+# caches.
 COLD_NS = 50_000
-# the category of copies of tensors, which measure nearly all that they cost themselves (in C,
-# within the host)
+# Category of the spans of tensor copies. They include nearly all of their own overhead (timed in C,
+# on the host).
 COPIES = "device"
 
 
 def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
-    """Count the records of a piece, by the number of their process and their kind."""
+    """Count the records of a piece, and add the counts to ``into``: tallies by the index of the
+    process and the kind of record."""
     columns, names = piece.columns, piece.names
     if not len(columns["tid"]):
         return
 
     def flags(of_name: Callable[[Name], bool]) -> Array:
-        """Which records have a name for which something holds."""
+        """Return an array that is True for each record whose name fulfils ``of_name``."""
         return np.array([of_name(name) for name in names], bool)[columns["name"]]
 
     kinds = sorted({_clean(name.kind) for name in names})
@@ -275,8 +288,12 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
 
 
 def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
-    """How many of a record's two edges come after ``COLD_NS`` of something else: 0 to 2; shape
-    (n,). Records of batches lie within those of requests, and are apart."""
+    """Return, for each record, how many of its begin and end follow more than ``COLD_NS`` of other
+    work: 0 to 2; shape (n,).
+
+    Records of batches lie within spans of batch requests, so the two groups are compared only with
+    records of their own group.
+    """
     start, duration, tid, process = (
         columns[key] for key in ("start_ns", "duration_ns", "tid", "process")
     )
@@ -291,17 +308,19 @@ def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
     return edges
 
 
-_LITTLE_BYTES = 64_000_000  # two million records, which take 120 MB as columns
+_LITTLE_BYTES = 64_000_000  # two million records, which take 120 MB of memory as columns
 
 
 class SegmentRecords:
-    """Records of some processes; to be made only of what ``is_little``.
+    """All records in the segments of a trace, in memory. Use it only if ``is_little`` is true.
 
     Attributes:
         columns: Arrays of shape (n,): ``start_ns, duration_ns, value, name, args, process, tid``.
-            ``name`` and ``process`` are indices.
-        names: What records are of.
+            ``name`` is an index into ``names``, ``process`` into ``owners``.
+        names: The distinct names of records.
         owners: (rank, host, pid) of each process.
+        described: The description of each process.
+        warnings: Messages about files that could not be read completely.
     """
 
     def __init__(self, run: str, now: Layout) -> None:
@@ -318,22 +337,28 @@ class SegmentRecords:
         ]
         tallies: dict[int, dict[str, Tally]] = {}
         tally(piece, tallies)
-        # what is known of the processes
         self.described = [
             description(source, tallies.get(i)) for i, source in enumerate(pieces.sources)
         ]
-        # what could not be read
         self.warnings = [*damage(run, pieces), *without_names(now.orphans)]
 
     def of_names(self, numbers: Iterable[int]) -> Array:
-        """Indices of the records that have one of some names."""
+        """Return the indices of the records whose name is one of those given, by index into
+        ``names``."""
         is_wanted = np.zeros(len(self.names) + 1, bool)
         is_wanted[list(numbers)] = True
         return np.flatnonzero(is_wanted[self.columns["name"]])
 
     def arguments(self, records: Array) -> tuple[list[str], Array]:
-        """The arguments of some records: the distinct ones as JSON, ascending, and which of them
-        each record has."""
+        """Return the arguments of some records.
+
+        Args:
+            records: Indices of the records; shape (n,).
+
+        Returns:
+            (distinct arguments as JSON texts, ascending; index into them for each record, shape
+            (n,)).
+        """
         numbers, place = np.unique(self.columns["args"][records], return_inverse=True)
         texts = [
             strict(self._arguments[number]) if number in self._arguments else "{}"
@@ -344,7 +369,7 @@ class SegmentRecords:
         return distinct, np.array([codes[text] for text in texts], np.int64)[place]
 
     def values(self, records: Array) -> Array:
-        """The own number of some records, -1 where they have none or it is a double."""
+        """Return the records' own integers; -1 for a record that has no number, or a double."""
         is_whole = np.array([_has_whole_value(name) for name in self.names], bool)
         names, values = self.columns["name"][records], self.columns["value"][records]
         return np.where(is_whole[names], values, -1)
@@ -355,13 +380,13 @@ def _has_whole_value(name: Name) -> bool:
 
 
 def is_little(files: Iterable[Files]) -> bool:
-    """True if the records of some processes may all be held in memory."""
+    """True if the segments of some processes are small enough to hold all records in memory."""
     sizes = (os.path.getsize(path) for process in files for path in process.segments)
     return sum(sizes) < _LITTLE_BYTES
 
 
 def clean(text: str | None) -> str | None:
-    """A text that can be written as UTF-8: half a surrogate pair becomes its escape."""
+    """Return a text that can be encoded as UTF-8: lone surrogates become escape sequences."""
     return None if text is None else _clean(text)
 
 
@@ -370,8 +395,8 @@ def _clean(text: str) -> str:
 
 
 def strict(arguments: bytes) -> str:
-    """Arguments as strict JSON: what it lacks (nan, inf, half a surrogate pair) becomes a text, so
-    that no reader fails."""
+    """Return arguments as strict JSON, which every reader accepts. Non-finite numbers and lone
+    surrogates become text; arguments that cannot be parsed become ``{}``."""
     try:
         text = arguments.decode()
         document = json.loads(text)
@@ -379,7 +404,7 @@ def strict(arguments: bytes) -> str:
         return "{}"
     if not isinstance(document, dict):
         return "{}"
-    has_names = b"N" in arguments or b"I" in arguments  # of numbers that are not finite
+    has_names = b"N" in arguments or b"I" in arguments  # maybe NaN or Infinity
     if not has_names and b"\\ud" not in arguments and b"{" not in arguments[1:]:
         return text
     document = {clean(key): _strict(value) for key, value in document.items()}
@@ -389,7 +414,7 @@ def strict(arguments: bytes) -> str:
 def _strict(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {"hex"}:
-            return value["hex"]  # a number of thousands of digits
+            return value["hex"]  # an integer of thousands of digits, which was written in hex
         return {clean(key): _strict(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [_strict(inner) for inner in value]
@@ -402,35 +427,40 @@ _SAME_CLOCK_NS = 2_000_000_000
 
 
 class Process(NamedTuple):
-    """A process of a run."""
+    """A process that recorded into a run."""
 
     host: str
     rank: int
     pid: int
     ppid: int
-    name: str  # the script's, or multiprocessing's name for a child
+    name: str  # the name of the script, or of a multiprocessing child
     argv: list[str]
-    began_ns: int  # when it began to record, on the wall clock, in nanoseconds since 1970
-    # what is to be added to its ``start_ns`` for the wall clock: the same for all processes of a
-    # host, which have one clock
+    began_ns: int  # time at which it began to record, on the wall clock, nanoseconds since 1970
+    # offset from ``start_ns`` of its records to the wall clock; the same for all processes of a
+    # host, since they share one clock
     offset_ns: int
     threads: dict[int, str]  # names of threads by native id
-    dropped: dict[str, int]  # events that were not recorded, by ``category.name``
-    world_size: int = 0  # of the group in which it has its rank; 1: of none, 0: not known
+    dropped: dict[str, int]  # numbers of events that were not recorded, by ``category.name``
+    world_size: int = 0  # number of ranks in its group; 1 without a group, 0 if not known
 
 
 def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> list[Process]:
-    """The processes in the order in which they began, each once, though it may have been described
-    several times."""
+    """Return processes by start time, from their descriptions. A process with several descriptions
+    is returned once.
+
+    Args:
+        described: The descriptions, from ``read_descriptions`` or segments.
+        offset_ns: The offset to the wall clock of a process whose description lacks the clocks.
+    """
     unique = {row["stem"]: row for row in described}
     host_offsets_ns: dict[str, int] = {}
     processes = []
     for row in sorted(unique.values(), key=lambda row: row["time_ns"]):
         time_ns = row["time_ns"]
         own_offset_ns = time_ns - row["perf_counter_ns"] if time_ns else offset_ns
-        # The wall clock is corrected now and then, the other is not: on a host the processes' order
-        # is that of the other. One that differs by much is of another start of the system, or of
-        # another machine of that name.
+        # The wall clock gets corrected from time to time, perf_counter does not. So all processes
+        # of a host use the offset of the first one. A process whose own offset differs by much ran
+        # after a reboot, or on another machine of the same name: it keeps its own offset.
         host_offset_ns = host_offsets_ns.setdefault(row["host"], own_offset_ns)
         is_same_clock = abs(host_offset_ns - own_offset_ns) < _SAME_CLOCK_NS
         clock_offset_ns = host_offset_ns if is_same_clock else own_offset_ns
@@ -440,7 +470,12 @@ def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> 
 
 
 def description(source: Source, tallies: Mapping[str, Tally] | None) -> dict[str, Any]:
-    """The description of a process that a compacted trace has."""
+    """Return the description of a process, as stored in a compacted trace.
+
+    Args:
+        source: The metadata of the process.
+        tallies: The counts of its records by kind; None without records.
+    """
     return {
         **source.process._asdict(),
         "threads": source.threads,
@@ -450,8 +485,8 @@ def description(source: Source, tallies: Mapping[str, Tally] | None) -> dict[str
 
 
 def tallies_of(described: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, int, str, Tally]]:
-    """(rank, host, pid, kind, tally) of processes, each of which may have been described several
-    times."""
+    """Return (rank, host, pid, kind, tally) of processes, from their descriptions. The tallies of a
+    process with several descriptions are added up."""
     tallies: dict[tuple[int, str, int, str], Tally] = {}
     for row in described:
         for kind, tally in row["records"].items():
@@ -461,7 +496,7 @@ def tallies_of(described: Iterable[Mapping[str, Any]]) -> list[tuple[int, str, i
 
 
 def _described(line: str) -> dict[str, Any] | None:
-    """The description of a process from a line; None of one that is damaged."""
+    """Parse a line that describes a process; None if the line is damaged."""
     try:
         row = json.loads(line)
         parsed = dict(row)
@@ -481,8 +516,8 @@ def _described(line: str) -> dict[str, Any] | None:
 
 
 def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[str, Any]]:
-    """The descriptions of processes that the compaction has written; files that are damaged are
-    named in ``warnings``."""
+    """Read the descriptions of processes that compaction has written. A message about each damaged
+    file is appended to ``warnings``."""
     every_row: list[dict[str, Any]] = []
     for path in paths:
         try:
@@ -498,8 +533,8 @@ def read_descriptions(paths: Iterable[str], warnings: list[str]) -> list[dict[st
 
 
 def truncation_warning(path: str) -> str:
-    """A line for a Parquet file that is cut short or none, as far as its end tells; otherwise
-    nothing."""
+    """Return a warning about a Parquet file if it does not end as Parquet files do, because it is
+    truncated or not a Parquet file; otherwise empty."""
     try:
         with open(path, "rb") as file:
             file.seek(-4, os.SEEK_END)
@@ -510,7 +545,7 @@ def truncation_warning(path: str) -> str:
 
 
 def damage(run: str, pieces: Pieces) -> list[str]:
-    """A line for each file of which something could not be read."""
+    """Return a warning for each file of segments that could not be read completely."""
     unknown = {source.process.stem: source.unknown for source in pieces.sources if source.unknown}
     lines = [
         f"{folder_of(run)}/{stem}.names is damaged: {count(n)} lost." for stem, n in unknown.items()
@@ -519,7 +554,8 @@ def damage(run: str, pieces: Pieces) -> list[str]:
 
 
 def without_names(orphans: Iterable[str]) -> list[str]:
-    """A line for segments without names."""
+    """Return a warning, at most one, about records lost because the ``.names`` file of their
+    segments is missing."""
     n_lost = {path: records_in(path) for path in orphans}
     stems = {path.rpartition("-")[0] for path, n in n_lost.items() if n}
     if not stems:
@@ -529,5 +565,5 @@ def without_names(orphans: Iterable[str]) -> list[str]:
 
 
 def count(events: int) -> str:
-    """``1 event is``, ``2 events are``."""
+    """Return the beginning of a sentence about events: ``1 event is``, ``2 events are``."""
     return "1 event is" if events == 1 else f"{events:,} events are"

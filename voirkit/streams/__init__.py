@@ -1,9 +1,8 @@
-"""The parts that all streams share: one lock, the exceptions that go through them into the program,
-and the reports of their failures.
+"""Shared parts of all streams: the lock, exceptions meant for the program, and failure reports.
 
-The streams themselves (``voirkit.streams.reactive``, and with it giving and reactivex: 170 ms of
-CPU) are loaded when one is first asked for here: a child process that only sends events to its
-parent has none.
+The streams themselves are in ``voirkit.streams.reactive``, which also loads giving and reactivex
+(170 ms of CPU time). That module is imported when one of its names is first accessed here. A child
+process that only sends events to its parent never needs it.
 """
 
 from __future__ import annotations
@@ -33,38 +32,39 @@ if TYPE_CHECKING:
         place_of_failure,
     )
 
-# Exceptions that the next events in the main thread are to raise.
+# Exceptions to raise in the main thread, one at each of its next events.
 _pending: list[BaseException] = []
 
-# One lock for all streams, since a probe's stream gives into another: with one lock each, two
-# threads could wait for each other.
+# One lock for all streams, since events of a probe's stream may be pushed into another stream. With
+# one lock per stream, two threads could deadlock.
 lock = threading.RLock()
 LONGEST_WAIT_S = 1.0
 
 
 def _begin_in_child() -> None:
     global lock
-    lock = threading.RLock()  # another thread may have held it
-    _pending.clear()  # they are the parent's
+    lock = threading.RLock()  # a thread of the parent may have held the old lock
+    _pending.clear()  # these exceptions are for the parent
 
 
 at_fork("streams", in_child=_begin_in_child)
 
-# How many threads python has started, beside the first one: with none there is nobody to wait for.
-# (A thread of a library in C is not among them; the ones that call python, autograd's, do so while
-# the thread that called them waits.  In a forked child those of the parent stay among them.)
-# Checked with 3.10 to 3.13.
+# Returns the number of threads that python has started, without the main thread. If it is 0, no
+# lock is needed. Threads of C libraries are not counted. If they call python, as those of autograd
+# do, the thread that called them waits meanwhile. A forked child counts its parent's threads too.
+# Checked with python 3.10 to 3.13.
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
 
 def in_turn(function: Callable[..., None], *data: Any) -> None:
-    """Call a function, with an event of the program, while no other thread pushes.
+    """Call ``function(*data)``, which pushes an event into a stream, while no other thread does so.
 
-    A subscriber may itself wait for a thread that gives: rather than have the two wait for each
-    other, the order is given up.
+    Waits at most ``LONGEST_WAIT_S`` for the lock, then calls the function without it. This avoids a
+    deadlock if a subscriber waits for a thread that pushes an event.
 
     Raises:
-        BaseException: That of ``function``; in the main thread, that of ``raise_soon``.
+        BaseException: The exception that ``function`` raised. In the main thread, also an exception
+            passed to ``raise_soon``.
     """
     turn = lock
     has_turn = turn.acquire(timeout=LONGEST_WAIT_S)
@@ -78,18 +78,18 @@ def in_turn(function: Callable[..., None], *data: Any) -> None:
 
 
 def raise_soon(exc: BaseException) -> None:
-    """Have the next event in the main thread raise an exception that a subscriber raised on purpose
-    in a thread that is not the program's.
+    """Raise an exception at the next event in the main thread, as if a subscriber of that event had
+    raised it. For exceptions that a subscriber raises on purpose in a thread that is not the
+    program's.
 
-    There it is as if a subscriber of that event had raised it.  An exception that comes between any
-    two instructions would hit the program's ``finally`` blocks, and libraries in the middle of
-    their work.
+    An asynchronous exception, which may occur between any two instructions, would not do: it could
+    interrupt ``finally`` blocks of the program, and libraries in the middle of their work.
     """
     _pending.append(exc)
 
 
 def cancel_pending(exc: BaseException) -> bool:
-    """Have an exception not raised; False if it was already."""
+    """Cancel an exception passed to ``raise_soon``. False if it has already been raised."""
     for index, other in enumerate(_pending):
         if other is exc:
             del _pending[index]
@@ -98,8 +98,8 @@ def cancel_pending(exc: BaseException) -> bool:
 
 
 def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
-    """Call a function while no other thread pushes; False, and not at all, if others push for so
-    long."""
+    """Call a function while no other thread pushes events into streams. If the lock is not free
+    within ``seconds``, return False without calling the function."""
     turn = lock
     if not turn.acquire(timeout=seconds):
         return False
@@ -111,21 +111,23 @@ def in_turn_within(seconds: float, function: Callable[[], None]) -> bool:
 
 
 class OnPurpose(BaseException):
-    """Carries an exception of ``.fail()`` through reactivex, which would take it for a failing
-    subscriber.
+    """Wrapper that carries an exception of ``.fail()`` through reactivex, which would otherwise
+    treat it as a failure of the subscriber.
 
-    The caller of subscribers, for the program, unpacks it with ``raise_on_purpose``.
+    The code that calls subscribers unwraps it with ``raise_on_purpose``, so that it reaches the
+    program.
     """
 
 
-# Exceptions that reach the program: those that are raised in order to. Anything else, SystemExit
-# too, is a subscriber's failure.
+# Exceptions of subscribers that are raised on purpose, and reach the program. Any other exception,
+# including SystemExit, is a failure of the subscriber.
 MEANT = (StopProgram, OverseerAbort, KeyboardInterrupt, BdbQuit)
-CARRIED = (OnPurpose, *MEANT)  # the same, on its way
+# The exceptions that code between a subscriber and the program must let pass.
+CARRIED = (OnPurpose, *MEANT)
 
 
 def raise_on_purpose(carried: OnPurpose) -> NoReturn:
-    """Raise an exception of ``.fail()``, or of a handler of signals, in the program as itself."""
+    """Unwrap and raise an exception of ``.fail()`` or of a signal handler of the program."""
     exc: BaseException = carried.args[0]
     if exc.__traceback__ is None:
         raise exc.with_traceback(carried.__traceback__) from None
@@ -133,20 +135,19 @@ def raise_on_purpose(carried: OnPurpose) -> NoReturn:
 
 
 def reraise(exc: BaseException) -> NoReturn:
-    """Raise an exception as it is."""
+    """Raise an exception without changing its ``__context__``."""
     context = exc.__context__
     try:
         raise exc
     finally:
-        exc.__context__ = context  # python has put the exception there that is handled here
+        exc.__context__ = context  # ``raise`` set it to the exception that is being handled now
 
 
 def is_meant(exc: BaseException) -> bool:
-    """True if it only happened to be raised while voirkit or a subscriber ran, and is for the
-    program.
+    """True if an exception is meant for the program, and not a failure of voirkit or a subscriber.
 
-    Such are the exceptions of a handler of signals, and those that come from a subscriber of a
-    subscriber and were raised on purpose.
+    This holds for exceptions of a signal handler of the program, and for exceptions that a nested
+    push of events has already unwrapped with ``raise_on_purpose``.
     """
     tb = exc.__traceback__
     while tb is not None:
@@ -157,12 +158,13 @@ def is_meant(exc: BaseException) -> bool:
 
 
 def is_from_handler(exc: BaseException) -> bool:
-    """True if a signal handler of the program raised it: its traceback has a call with the signal
-    and the calling frame as arguments.
+    """True if a signal handler of the program raised an exception. The sign is a call in the
+    traceback whose arguments are a signal number and the calling frame.
 
-    Python runs a handler in the middle of whatever the main thread does, also of a subscriber: an
-    exception of the handler (a timeout, the ``sys.exit`` of a preempted job, torch's "DataLoader
-    worker is killed") is the program's, and must never be taken for the subscriber's.
+    Python runs signal handlers in the middle of whatever the main thread executes, which may be a
+    subscriber. An exception of the handler must never be taken for a failure of the subscriber.
+    Examples are a timeout, the ``sys.exit`` of a preempted job, and torch's "DataLoader worker is
+    killed".
     """
     tb = exc.__traceback__
     while tb is not None and tb.tb_next is not None:
@@ -176,10 +178,10 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
     code = frame.f_code
     n_named = code.co_argcount + code.co_kwonlyargcount
     names = code.co_varnames[: code.co_argcount]
-    has_starred = bool(code.co_flags & 0x04)  # takes *args
+    has_starred = bool(code.co_flags & 0x04)  # CO_VARARGS: the function takes *args
     if has_starred:
         names += code.co_varnames[n_named : n_named + 1]
-    variables = frame.f_locals  # the call has ended
+    variables = frame.f_locals  # values at the end of the call, which may have rebound arguments
     values = [variables.get(name) for name in names]
     if has_starred and isinstance(values[-1], tuple):
         values[-1:] = values[-1]
@@ -190,11 +192,12 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
 
 
 def _is_installed(code: object) -> bool:
-    """True if it is the code of a handler, which may have given its arguments other values."""
+    """True if a code object is that of an installed signal handler. Used in case the handler has
+    rebound its arguments, so that they do not identify it."""
     for number in signal.valid_signals():
         try:
             handler = signal.getsignal(number)
-        except ValueError:  # a number that python does not keep
+        except ValueError:  # python does not support this signal number
             continue
         if not callable(handler):
             continue
@@ -209,11 +212,12 @@ def to_stderr(message: str) -> None:
 
 
 report: Callable[[str], None] = to_stderr
-"""Reports a failure; an overseer puts its own function here while it runs."""
+"""The function that reports failures of streams. An overseer replaces it while it runs."""
 
 
 def describe(exc: BaseException) -> str:
-    """``Type: message``, whatever the exception's ``__str__`` does."""
+    """Return ``Type: message`` of an exception; the type alone if there is no message or its
+    ``__str__`` raises."""
     try:
         return f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
     except Exception:  # the exception's own __str__ may raise anything

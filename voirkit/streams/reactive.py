@@ -1,12 +1,13 @@
-"""giving's streams, made safe to leave on.
+"""giving's event streams, made safe for use inside a running program.
 
-Each element reaches all subscribers, one push after the other, from any thread. A subscriber or
-operator that fails is reported once and switched off; the program and the other subscribers never
-feel it. A reduction of nothing gives nothing. Only exceptions that are raised on purpose go
-through: StopProgram and OverseerAbort, ``.fail()`` and its kin, and the debugger's quit.
+Each event reaches all subscribers, in the order of the pushes, from any thread. A subscriber or
+operator that fails is reported once and removed, without any effect on the program and the other
+subscribers. A reduction without events produces nothing. Only exceptions raised on purpose reach
+the program: StopProgram, OverseerAbort, those of ``.fail()`` and related methods, and the
+debugger's quit.
 
 Checked with giving 0.4.3 and reactivex 4.0 and 6.1. Importing this module imports both (170 ms of
-CPU): only ``voirkit.streams`` does, when somebody asks it for a stream.
+CPU time). So only ``voirkit.streams`` imports it, when a stream is first needed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from voirkit import streams
 from voirkit.phases import StopProgram
 from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
-# giving imports pdb, which from 3.13 on loads readline, which sets these for child processes
+# giving imports pdb. Since python 3.13 pdb loads readline, which sets these environment variables
+# for child processes.
 for _name in ("COLUMNS", "LINES"):
     if _name not in os.environ:
         os.unsetenv(_name)
@@ -49,15 +51,16 @@ _LIBRARIES = (*map(_folder_of, (giving, reactivex, voirkit)), "<frozen ")
 
 
 def place(frame: Any) -> str:
-    """``file:line`` of the nearest frame that is not a library of streams, or nothing."""
+    """Return ``file:line`` of the nearest stack frame outside of giving, reactivex and voirkit;
+    empty if there is none."""
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
 
 
 def place_of_failure(exc: BaseException, otherwise: str) -> str:
-    """``file:line`` where a user's function raised; ``otherwise`` if only libraries stand in the
-    traceback."""
+    """Return ``file:line`` of the innermost traceback entry outside of giving, reactivex and
+    voirkit; ``otherwise`` if there is none."""
     location = otherwise
     tb = exc.__traceback__
     while tb is not None:
@@ -69,26 +72,26 @@ def place_of_failure(exc: BaseException, otherwise: str) -> str:
 
 
 def of_nothing(exc: BaseException) -> bool:
-    """True if this is how a reduction says that nothing came: ``min`` raises an error of its own,
+    """True if an exception means that a reduction got no event: ``min`` raises a dedicated error,
     ``average`` divides by 0."""
     if isinstance(exc, SequenceContainsNoElementsError):
         return True
     return isinstance(exc, ZeroDivisionError) and not place_of_failure(exc, "")
 
 
-# Operators that a training loop's streams use at every step, as plain functions from one subscriber
-# to another: they do what giving's of the same names do (0.4.3), without reactivex, whose observers
-# cost a microsecond each. A stream takes these where nothing but them stands between it and a
-# subscriber.
+# Fast versions of the operators that streams of a training loop use at every step. Each is a plain
+# function that turns a downstream subscriber into an upstream one. They do the same as giving's
+# operators of the same names (0.4.3), but without reactivex, whose observers cost a microsecond
+# each. They are used if all operators between a stream and a subscriber have a fast version.
 
 Next = Callable[[Any], None]
 Operator = Callable[[Next], Next]
-# the function to call, its observer, and the key that an event must have for it
+# (function to call, its observer, key that an event must have, or None for all events)
 Listener = tuple[Next, Any, str | None]
 
 
 def plain_map(function: Callable[[Any], Any]) -> Operator:
-    """Each element through a function."""
+    """Return the operator that replaces each element by the result of a function."""
 
     def operator(downstream: Next) -> Next:
         return lambda element: downstream(function(element))
@@ -97,7 +100,7 @@ def plain_map(function: Callable[[Any], Any]) -> Operator:
 
 
 def plain_filter(function: Callable[[Any], Any]) -> Operator:
-    """The elements for which a function holds."""
+    """Return the operator that passes on the elements for which a function returns true."""
 
     def operator(downstream: Next) -> Next:
         def on_next(element: Any) -> None:
@@ -110,8 +113,13 @@ def plain_filter(function: Callable[[Any], Any]) -> Operator:
 
 
 def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
-    """The dictionaries that have keys, have not ``"!key"``, and hold values that equal others or
-    pass a plain function."""
+    """Return the operator that passes on the dictionaries that fulfil all conditions.
+
+    Args:
+        keys: Keys that must be present; ``"!key"`` for a key that must be absent.
+        conditions: For a key that must be present, the value that it must have, or a plain function
+            that must return true for its value.
+    """
     tests = {
         key: condition if isinstance(condition, FunctionType) else partial(eq, condition)
         for key, condition in conditions.items()
@@ -144,7 +152,8 @@ def plain_where(keys: Iterable[str], conditions: Mapping[str, Any]) -> Operator:
 
 
 def plain_getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
-    """Values by keys, a tuple for several; unless ``strict`` only of elements that have them."""
+    """Return the operator that replaces each element by its value for a key, or by a tuple of the
+    values for several keys. Elements without the keys are left out, or raise if ``strict``."""
     get = itemgetter(*keys)
 
     def operator(downstream: Next) -> Next:
@@ -163,13 +172,19 @@ def plain_getitem(keys: tuple[Any, ...], strict: bool) -> Operator:
 
 
 class Wmap:
-    """Gives, for each pair of ``$wrap`` events, the result of a generator function that runs from
-    the begin to the end.
+    """The fast version of giving's operator ``wmap``, for pairs of ``$wrap`` events.
 
-    An end whose begin was before the subscription is nothing.
+    For each pair, a generator function runs from the begin event to its ``yield``, and is resumed
+    at the end event. Its return value is passed on. An end without a begin since the subscription
+    is ignored.
+
+    Args:
+        name: Only pairs with this name; None for all. The function may be given in its place.
+        function: The generator function, which yields exactly once.
+        pass_keys: Whether to call it with the keys of the begin event as arguments.
 
     Raises:
-        TypeError: It is not a generator function.
+        TypeError: The function is not a generator function.
     """
 
     def __init__(self, name: Any, function: Any = None, pass_keys: bool = True) -> None:
@@ -184,7 +199,8 @@ class Wmap:
         self.start = lax_function(function) if self.takes_keys else function
 
     def __call__(self, downstream: Next) -> Next:
-        """As an operator."""
+        """Return the function that receives the elements of the stream, and calls ``downstream``
+        with each result, as other operators do."""
         name = self.name
         start_pair, end_pair, drop = self.pair(downstream)
 
@@ -197,22 +213,26 @@ class Wmap:
             else:
                 start_pair(wrap["id"], element)
 
-        # for a stream that needs no event to begin with
+        # for streams that can call these directly, without creating a begin event
         on_next.pair = (start_pair, end_pair, drop)  # type: ignore[attr-defined]
         return on_next
 
     def pair(
         self, downstream: Next
     ) -> tuple[Callable[..., None], Callable[[Any, Any], None], Callable[[Any], None]]:
-        """The functions to call: at the begin, with a key that tells pairs apart (and the event);
-        at the end, with both; and if there will be no end."""
+        """Return the functions to call for each pair: (begin, end, drop).
+
+        ``begin(key, element)`` starts the generator; ``key`` identifies the pair, and the begin
+        event may be left out if the generator function takes no keys. ``end(key, element)`` resumes
+        it. ``drop(key)`` is called instead if the pair will have no end.
+        """
         start = self.start
         running: dict[Any, Any] = {}
         pop = running.pop
-        idle: Any = None  # a driver that has nothing to drive
+        idle: Any = None  # a driver generator that can be reused for the next pair
 
-        # `yield from` takes what the function returns without raising StopIteration, which is a
-        # tenth of a microsecond.
+        # A driver runs the user's generator by `yield from`, which gets the return value without
+        # raising StopIteration. That saves a tenth of a microsecond.
         def drive() -> Any:
             while True:
                 yield running
@@ -251,15 +271,17 @@ class Wmap:
 
 
 class FastSubscriber:
-    """A subscriber of a stream itself, or through plain operators: a function, called without
-    reactivex.
+    """A subscriber that is called without reactivex, directly or through fast operators.
 
     Attributes:
-        pair: For a ``wmap`` that needs no event at the begin: the functions to call at begin and
-            end, and without an end, instead of ``on_next``.
-        key: Only events with this key are for it; None: all are.
-        only_given: It is called for events that the program gives only, and not for those that
-            voirkit offers.
+        on_next: Called with each event.
+        on_completed: Called when the stream ends.
+        where: ``file:line`` of the subscription, for reports of failures.
+        pair: The functions from ``Wmap.pair`` to call instead of ``on_next``, for a ``wmap`` that
+            needs no begin event; otherwise None.
+        key: Call it only for events with this key; None for all events.
+        only_given: Call it only for events that the program gives, not for those that voirkit
+            offers.
     """
 
     __slots__ = ("key", "on_completed", "on_next", "only_given", "pair", "where")
@@ -282,11 +304,11 @@ class FastSubscriber:
 
 
 def _nothing() -> None:
-    """Is called at the end of a stream for a subscriber that does not care."""
+    """Do nothing: the default callback for the end of a stream."""
 
 
 class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
-    """A ``giving`` stream whose subscribers cannot hurt the program.
+    """A ``giving`` stream whose failing subscribers do not affect the program.
 
     Attributes:
         label: The name of the stream in reports of failures, such as ``probe '//f > x'``.
@@ -297,7 +319,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if _root is None:
             self._become_root(label)
 
-    # the stream that a plain operator takes elements from, and the operator
+    # (parent stream, operator), if this stream is the result of a fast operator
     _above: tuple[Any, Operator] | None = None
 
     def _become_root(self, label: str) -> None:
@@ -326,21 +348,22 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
                 self._changed()
 
     def _changed(self) -> None:
-        """The subscribers have changed; the lock is held."""
+        """Update the tuple of subscribers after a change. The caller must hold the lock."""
         self._current = tuple((observer.on_next, observer) for observer in self._observers)
 
     # pushing and ending
 
     def _push(self, data: Any) -> None:
-        """Push for the program."""
+        """Push an event from the program. Exceptions raised on purpose reach the caller
+        unwrapped."""
         try:
             self._hand_on(data)
         except OnPurpose as carried:
             raise_on_purpose(carried)
 
     def _hand_on(self, data: Any) -> None:
-        """Push for a caller that unpacks ``OnPurpose``."""
-        if threads():  # 20 ns; taking the lock is 165 ns (python 3.11)
+        """Push an event for a caller that unwraps ``OnPurpose`` itself."""
+        if threads():  # this check takes 20 ns; taking the lock takes 165 ns (python 3.11)
             in_turn(self._deliver, data)
         else:
             self._deliver(data)
@@ -352,7 +375,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             except CARRIED:
                 raise
             except BaseException as exc:
-                # in a direct one, or an operator of reactivex that does not turn it into on_error
+                # from a FastSubscriber, or an operator of reactivex that does not call on_error
                 if streams.is_meant(exc):
                     raise OnPurpose(exc) from None
                 self._switch_off(observer, exc)
@@ -370,11 +393,11 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         )
 
     def _end(self) -> None:
-        """Complete the stream: reductions come out; later subscribers get nothing."""
+        """End the stream: reductions produce their results, and later subscribers get nothing."""
         with streams.lock:
             self._observers.sort(key=lambda observer: isinstance(observer, FastSubscriber))
-            # those that are not complete yet, direct ones last, see what the others' reductions
-            # give
+            # Fast subscribers come last. Subscribers that are still in the list receive the events
+            # that the reductions of earlier ones give.
             while self._observers:
                 observer = self._observers.pop(0)
                 self._changed()
@@ -402,7 +425,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         finally:
             self._exit()
 
-    # operators that need no reactivex as long as nothing else stands above them
+    # operators with fast versions, used if all operators before them have fast versions too
 
     def _plainly(self, child: Any, operator: Operator) -> Any:
         if self._root is self or self._above is not None:
@@ -410,44 +433,44 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         return child
 
     def map(self, *args: Any, **kwargs: Any) -> Any:
-        """Each element through a function."""
+        """Return the stream of the results of a function for each element."""
         child = super().map(*args, **kwargs)
         if len(args) != 1 or kwargs or not callable(args[0]):
             return child
         return self._plainly(child, plain_map(*args))
 
     def filter(self, *args: Any, **kwargs: Any) -> Any:
-        """The elements for which a function holds."""
+        """Return the stream of the elements for which a function returns true."""
         child = super().filter(*args, **kwargs)
         if len(args) != 1 or kwargs or not callable(args[0]):
             return child
         return self._plainly(child, plain_filter(*args))
 
     def where(self, *keys: str, **conditions: Any) -> Any:
-        """The dictionaries with those keys (``"!key"``: without), and with values that equal others
-        or pass a plain function."""
+        """Return the stream of the dictionaries that fulfil all conditions; see ``plain_where``."""
         return self._plainly(super().where(*keys, **conditions), plain_where(keys, conditions))
 
     def getitem(self, *keys: Any, strict: bool = False) -> Any:
-        """Values by keys; unless ``strict`` of the elements that have them."""
+        """Return the stream of the values for some keys; see ``plain_getitem``."""
         return self._plainly(super().getitem(*keys, strict=strict), plain_getitem(keys, strict))
 
     def wmap(self, name: Any, fn: Any = None, pass_keys: bool = True) -> Any:
-        """The result, for each pair of ``$wrap`` events, of a generator function that runs from
-        begin to end, and yields once."""
+        """Return the stream of the results of a generator function, which runs once for each pair
+        of ``$wrap`` events; see ``Wmap``."""
         return self._plainly(super().wmap(name, fn, pass_keys), Wmap(name, fn, pass_keys))
 
-    # subscribing
+    # subscriptions
 
     def subscribe(
         self, on_next: Any = None, on_error: Any = None, on_completed: Any = None, **kwargs: Any
     ) -> Any:
-        """Subscribe a function (or an observer); a failure in it is reported once and ends this
-        subscription only.
+        """Subscribe a function or an observer. If it raises, that is reported once, and ends only
+        this subscription.
 
         Args:
-            on_next: Called with each element.
-            on_error: Called if an operator before it failed; by default that is reported.
+            on_next: The function, called with each element; or an observer.
+            on_error: Called if an operator before the subscriber fails; by default, the failure is
+                reported.
             on_completed: Called when the stream ends.
 
         Returns:
@@ -500,7 +523,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
     def _make_direct(
         self, on_next: Next, on_completed: Callable[[], None], where: str
     ) -> FastSubscriber:
-        """A direct subscriber of the root, through the plain operators between it and this."""
+        """Return a ``FastSubscriber`` of the root stream that applies the fast operators between
+        the root and this stream."""
         stream: Any = self
         pair = None
         while stream is not self._root:
@@ -508,17 +532,17 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             on_next = operator(on_next)
             pair = None
             if isinstance(operator, Wmap) and operator.name is None and not operator.takes_keys:
-                pair = on_next.pair  # type: ignore[attr-defined]  # it needs no event
+                pair = on_next.pair  # type: ignore[attr-defined]  # needs no begin event
         return FastSubscriber(on_next, on_completed, where, pair)
 
     def give(self, *keys: str, **extra: Any) -> Any:
-        """Give each element, as giving's ``give`` does, from whatever thread it comes."""
+        """Give each element, as giving's ``give`` does, but from any thread."""
         giver = Giver(keys=keys or None, extra=extra, context=_everywhere)
         if not keys:
             inherited_values = global_inherited.get
             handlers_here = global_context.get
 
-            def produce(values: Any) -> None:  # as giver.produce does
+            def produce(values: Any) -> None:  # does the same as giver.produce
                 inherited = inherited_values()
                 values = {**inherited, **extra, **values} if inherited or extra else values.copy()
                 for handler in handlers_here():
@@ -537,7 +561,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         exc_type: Any = giving.Failure,
         skip: Any = ("giving.*", "rx.*"),
     ) -> Any:
-        """Raise in the program if the stream produces anything."""
+        """Raise an exception in the program if the stream produces an element."""
         return super().fail(message, _purposely(exc_type), list(skip))
 
     def fail_if_false(
@@ -546,7 +570,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         exc_type: Any = giving.Failure,
         skip: Any = ("giving.*", "rx.*"),
     ) -> Any:
-        """Raise in the program if an element is falsy."""
+        """Raise an exception in the program if an element is falsy."""
         return super().fail_if_false(message, _purposely(exc_type), list(skip))
 
     def fail_if_empty(
@@ -555,7 +579,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         exc_type: Any = giving.Failure,
         skip: Any = ("giving.*", "rx.*"),
     ) -> Any:
-        """Raise when the stream ends and nothing came."""
+        """Raise an exception in the program if the stream ends without an element."""
         return super().fail_if_empty(message, _purposely(exc_type), list(skip))
 
 
@@ -564,9 +588,12 @@ def _purposely(exc_type: Any) -> Callable[[Any], OnPurpose]:
 
 
 class _Everywhere:
-    """giving's context, seen from every thread. giving keeps its handlers in a ContextVar, which is
-    empty in a new thread, so that ``give`` there is lost. This stands in its place while an
-    overseer runs, and adds the overseer's own stream to whatever the ContextVar holds."""
+    """Replacement for giving's context variable that works in all threads.
+
+    giving keeps its handlers in a ContextVar, which is empty in a new thread, so that calls of
+    ``give`` there have no effect. While an overseer runs, this object replaces the ContextVar. It
+    adds the overseer's handlers to those in the ContextVar.
+    """
 
     def __init__(self) -> None:
         self.handlers: tuple[Callable[[Any], None], ...] = ()
@@ -586,10 +613,10 @@ _everywhere = _Everywhere()
 
 
 class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
-    """All that is given in this process, by ``give`` in any thread.
+    """The stream of all events that the program gives, by ``give`` in any thread.
 
     Attributes:
-        events: The number of events.
+        events: The number of events given so far.
     """
 
     def __init__(self, *, label: str = "given", _obs: Any = None, _root: Any = None) -> None:
@@ -614,13 +641,13 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
         self._keys_for_offers = {key for _, _, key in self._for_offers}
 
     def watch(self, key: str, on_next: Callable[[Any], None], only_given: bool = False) -> Any:
-        """Subscribe a function to the events that have a key, as ``where(key).subscribe`` does,
-        without a call for each of the others.
+        """Subscribe a function to the events that have a key. The same as ``where(key).subscribe``,
+        but without a function call for each other event.
 
         Args:
-            key: One that events may have.
-            on_next: Called with each such event.
-            only_given: Leave out the events that voirkit has measured itself (``offer``).
+            key: The key.
+            on_next: Called with each event that has the key.
+            only_given: Whether to leave out the events that voirkit itself pushes with ``offer``.
 
         Returns:
             A subscription with ``dispose()``.
@@ -635,19 +662,19 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
         return not self._counts.keys().isdisjoint(keys)
 
     def has_listener(self, key: str) -> bool:
-        """True if an event that is offered with this key alone would reach a subscriber."""
+        """True if an event with only this key, pushed by ``offer``, would reach a subscriber."""
         return key in self._keys_for_offers or None in self._keys_for_offers
 
     @property
     def counts(self) -> Counter[str]:
-        """How often each key was given."""
+        """The number of times that the program has given each key."""
         return Counter(self._counts)
 
     def _enter(self) -> None:
         self._handler = self._receive
         _everywhere.handlers += (self._handler,)
         giving.give.context = _everywhere
-        Giver.__init__.__kwdefaults__["context"] = _everywhere  # givers made from now on
+        Giver.__init__.__kwdefaults__["context"] = _everywhere  # for givers created from now on
 
     def _exit(self) -> None:
         _everywhere.handlers = tuple(
@@ -662,7 +689,7 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
         counts = self._counts
         for key in data:
             try:
-                counts[key] += 1  # of a plain dictionary: of a Counter it takes twice as long
+                counts[key] += 1  # in a Counter, this would take twice as long
             except KeyError:
                 counts[key] = 1
         self._send(self._listeners, data)
@@ -692,7 +719,11 @@ class Given(Stream, giving.Given):  # type: ignore[misc]  # giving has no types
                 self._switch_off(observer, exc)
 
     def offer(self, data: dict[str, Any], yielding: bool = False) -> None:
-        """Push an event of voirkit itself, which is not counted as given; if ``yielding``, not
-        where the program has given any of its keys."""
+        """Push an event from voirkit itself. It is not counted as given by the program.
+
+        Args:
+            data: The event.
+            yielding: Whether to drop the event if the program has given any of its keys itself.
+        """
         if not yielding or not self.has_any(data):
             self._send(self._for_offers, data)

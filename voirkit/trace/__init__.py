@@ -1,6 +1,6 @@
-"""The trace plane: spans, marks and counters at a high rate, each in a file when the call that
-recorded it returns.
+"""The trace: spans, marks and counters, recorded into files at a high rate, and read back.
 
-``recorder`` is its door for who records, ``reader`` for who reads.  Stands on the ground: imports
-nothing of voirkit but ``errors``.
+A record is in its file when the call that made it returns. ``recorder`` is the interface for
+writing, ``reader`` for reading. The package is a bottom layer: outside of itself, it imports only
+``voirkit.errors`` and ``voirkit.fork``.
 """

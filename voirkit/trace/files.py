@@ -1,7 +1,8 @@
-"""The files of one process's recording: segments, names, and counts of what was dropped.
+"""Creates and writes the files of one process's recording: segments, names, and dropped counts.
 
-A segment has the records of one thread at a time. What one of its windows is reserved for is on the
-disk before it is mapped: a full disk is an error here, not a SIGBUS in the program.
+A segment receives the records of one thread at a time, through windows: parts of the file mapped
+into memory. Disk space for a window is reserved before it is mapped. So a full disk is an error
+here, instead of a SIGBUS in the program. ``layout`` describes the file formats.
 """
 
 from __future__ import annotations
@@ -26,24 +27,24 @@ if TYPE_CHECKING:
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _APPEND, _UPDATE = os.O_WRONLY | os.O_APPEND | _FLAGS, os.O_RDWR | _FLAGS
 _NOT_THERE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_COUNTS = 1 << 12  # so many names' counts are added to the file of what was dropped at a time
+_COUNTS = 1 << 12  # the ``.dropped`` file grows by this number of counts at a time
 
 
 class _Descriptor:
-    """An open file. It is closed when nobody holds it any more: another thread may be about to
-    write to it."""
+    """An open file descriptor. It is closed when this object is no longer referenced, since another
+    thread may be about to write to it."""
 
     __slots__ = ("_close", "_stat", "device", "fd", "inode")
 
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
         self.fd, self.inode, self.device = fd, status.st_ino, status.st_dev
-        # when python ends, modules are emptied before objects are
+        # at python's exit, modules are cleared before objects are destroyed
         self._stat, self._close = os.fstat, os.close
 
     def is_ours(self) -> bool:
-        """Whether the program has not closed it; its number may stand for a file of the program's
-        by now."""
+        """True if the descriptor still refers to our file. The program may have closed it, and its
+        number may have been reused for a file of the program."""
         try:
             status = self._stat(self.fd)
         except OSError:
@@ -56,14 +57,19 @@ class _Descriptor:
 
 
 class Files:
-    """What a process has in the folder; it is there when this has been made.
+    """The files that this process records into. Creating this object creates the ``.names`` file.
+
+    Args:
+        folder: The folder ``trace`` of the run.
+        host: The host name, which becomes part of the file names.
 
     Raises:
-        OSError: It cannot be.
+        OSError: The folder or the file cannot be created.
 
     Attributes:
-        stem: What the names of its files begin with, with the folder.
-        names: The path of its ``.names``.
+        stem: The common first part of the paths of the files.
+        names: The path of the ``.names`` file.
+        complete: Whether all names interned before the file existed are in it.
     """
 
     def __init__(self, folder: str, host: str, rank: int, world_size: int = 1) -> None:
@@ -78,12 +84,13 @@ class Files:
                 )
                 break
             except FileExistsError:
-                # of a process that had the same id, or of this one before it was
-                # replaced by exec
+                # the files of an earlier process with the same id, or of this process before
+                # an exec
                 pass
         self._numbers = count()
-        self.complete = False  # whether all that was interned before is in it
-        # the arguments from before there was a file that have got their line since
+        self.complete = False
+        # ids of arguments that were interned before the file existed, and whose line has been
+        # written since
         self.resolved: set[int] = set()
         self._dropped: list[Any] = []
         perf, wall = time.perf_counter_ns(), time.time_ns()
@@ -106,28 +113,39 @@ class Files:
         )
 
     def write(self, line: bytes) -> None:
-        """Append a line to the names. Raises OSError: it cannot be written whole."""
+        """Append a line to the ``.names`` file. Raises OSError: the line cannot be written
+        completely."""
         out = self._out
         if out is None:
             return
         if not out.is_ours():
-            out.inode = -1  # the number may come again, for the same file
+            # prevents __del__ from closing the number, which the next open may reuse for this file
+            out.inode = -1
             out = _Descriptor(os.open(self.names, _APPEND))
-            if self._out is not None:  # closed meanwhile
+            if self._out is not None:  # None: ``close`` was called meanwhile
                 self._out = out
         if os.write(out.fd, line) != len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.names)
 
     def segment(self) -> Segment:
-        """A new one; its file is made when it grows."""
+        """Return a new segment, whose file is created when it first grows."""
         number = next(self._numbers)
         return Segment(f"{self.stem}-{number}.seg", number)
 
     def count_dropped(
         self, name: int, dropped: int, make_window: Callable[[int, int, int], Any]
     ) -> None:
-        """Have it in a file how many records of a name were dropped, so that it is known of a
-        killed process too. Raises OSError: there is no room for such a file."""
+        """Store the number of dropped records of a name in the mapped ``.dropped`` file, where it
+        survives if the process is killed.
+
+        Args:
+            name: The id of the name.
+            dropped: The number of dropped records.
+            make_window: Maps bytes of a file; see ``Segment.grow``.
+
+        Raises:
+            OSError: There is no disk space for the file.
+        """
         if self._out is None:
             return
         counts = self._dropped[-1] if self._dropped else None
@@ -147,11 +165,12 @@ class Files:
         counts[name] = dropped
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the ``.names`` file; later writes do nothing."""
         self._out = None
 
     def discard(self) -> None:
-        """Another thread was faster."""
+        """Close and delete the ``.names`` file, because another thread created the files first, or
+        the recording has ended."""
         self.close()
         os.unlink(self.names)
 
@@ -166,36 +185,38 @@ def _process_name(argv: list[str]) -> str:
         if process is not None and process.parent_process() is not None:
             return text_of(process.current_process().name)
     except Exception:
-        pass  # it is only a name
+        pass  # a missing name is no reason to fail
     return os.path.basename(argv[0]) if argv and argv[0] else "python"
 
 
 class Segment:
-    """A segment of this process. ``path``: its absolute path."""
+    """A segment that this process writes. ``path``: its absolute path."""
 
     __slots__ = ("_file", "number", "path", "size", "window")
 
     def __init__(self, path: str, number: int) -> None:
         self.path, self.number = path, number
-        self.size = 0  # how many of its bytes are reserved
+        self.size = 0  # number of bytes reserved so far
         self._file: tuple[int, int] | None = None
-        self.window = layout.GRANULE  # how large the next window should be
+        self.window = layout.GRANULE  # preferred size of the next window in bytes
 
     def grow(self, size: int, make_window: Callable[[int, int, int], Any]) -> tuple[Any, int]:
         """Reserve and map the next window.
 
         Args:
-            make_window: Maps a file's bytes, given its descriptor, the first byte and their number.
+            size: The size of the window in bytes.
+            make_window: Maps bytes of a file; its arguments are the file descriptor, the offset of
+                the first byte, and the number of bytes.
 
         Returns:
-            The window, and where in it the first record goes.
+            (window, offset of the first record in the window).
 
         Raises:
-            OSError: There is no room, the folder is gone or cannot be written to.
+            OSError: There is no disk space, or the folder is gone or not writable.
         """
         at = self.size
-        # Opened again each time: a thousand threads would hold a thousand descriptors of the
-        # program's otherwise.
+        # The file is reopened each time. If it stayed open, a program with a thousand threads would
+        # have a thousand more open descriptors.
         fd = os.open(self.path, _UPDATE if at else _UPDATE | os.O_CREAT | os.O_EXCL, 0o666)
         try:
             self._check(fd)
@@ -210,7 +231,11 @@ class Segment:
         return window, 0 if at else layout.HEADER_BYTES
 
     def cut(self, end: int) -> None:
-        """Give back what is reserved and not used, when nothing is mapped any more."""
+        """Truncate the file to its used size. Called when no window is mapped any more.
+
+        Args:
+            end: The used size in bytes.
+        """
         try:
             fd = os.open(self.path, _UPDATE)
             try:
@@ -220,13 +245,13 @@ class Segment:
             finally:
                 os.close(fd)
         except OSError:
-            pass  # it has been removed, or cannot be written to; readers skip what is not used
+            pass  # the file is gone or not writable; readers skip the unused part anyway
 
     def _check(self, fd: int) -> None:
         status = os.fstat(fd)
         file = self._file = self._file or (status.st_dev, status.st_ino)
         if file != (status.st_dev, status.st_ino):
-            # there is another in its place
+            # another file is now at this path
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
 
     def _header(self) -> bytes:
@@ -242,7 +267,8 @@ class Segment:
 
 
 def reserve(fd: int, at: int, size: int) -> None:
-    """Have the disk hold these bytes of a file. Raises OSError: it does not."""
+    """Reserve disk space for a range of a file. Raises OSError: there is no space, or another
+    error."""
     fallocate = getattr(os, "posix_fallocate", None)
     if fallocate is not None:
         try:
@@ -251,8 +277,8 @@ def reserve(fd: int, at: int, size: int) -> None:
         except OSError as exc:
             if exc.errno not in _NOT_THERE:
                 raise
-    # macOS, Windows and some file systems cannot: zeros that are written are there as well (1 ms
-    # for 4 MiB)
+    # macOS, Windows and some file systems have no fallocate. Writing zeros reserves space as well
+    # (1 ms for 4 MiB).
     os.lseek(fd, at, os.SEEK_SET)
     zeros = memoryview(bytes(min(size, 1 << 20)))
     while size:

@@ -1,8 +1,7 @@
-"""A recording that is being written, read as it grows: each record once, whatever the length of the
-run.
+"""Follows a recording while it is being written, and returns each new record once.
 
-Files are read, never mapped, and nothing is written. A file that is removed meanwhile, as at the
-end of a run, is not missed.
+The cost does not depend on the length of the run so far. Files are read, never mapped, and nothing
+is written. Files may disappear in the meantime, as they do at the end of a run.
 """
 
 from __future__ import annotations
@@ -25,42 +24,43 @@ from voirkit.trace.reader import (
 )
 
 _IN_A_GRANULE = layout.GRANULE // layout.RECORD_BYTES
-CHUNK = 1 << 18  # records that are read at a time, 8 MiB
+CHUNK = 1 << 18  # maximum number of records to read at a time (8 MiB)
 
 
 class Fresh(NamedTuple):
-    """Records of one process that have come since the last look."""
+    """New records of one segment of a process, in the order in which they were recorded."""
 
-    followed: Followed  # whose they are, with what the numbers in ``name`` and ``args`` stand for
-    # of one segment, in the order in which they were recorded; those that name a thread are left
-    # out
-    records: Array
-    tid: Array  # the native id of the thread of each
-    is_past: bool  # they are older than others that were shown before, and good for counting only
+    followed: Followed  # the process, with the meaning of the ids in ``name`` and ``args``
+    records: Array  # records of ``reader.RECORD_TYPE``, without those that only name a thread
+    tid: Array  # native id of the thread of each record
+    # whether the records are older than some returned earlier, so that they can only be counted
+    is_past: bool
 
 
 class Followed:
-    """One process that records.
+    """One process whose recording is followed.
 
     Args:
-        wanted: Keeps a set of arguments (its JSON) or not; numbers of sets that are not kept are
-            not known.
+        own: The files of the process.
+        wanted: Called with the JSON of arguments; returns whether to keep them. None keeps all. The
+            ids of arguments that are not kept are missing in ``tables``.
     """
 
     def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
-        self.tables = Tables(own.names, wanted)  # what its names, arguments and threads are so far
+        self.tables = Tables(own.names, wanted)  # its names, arguments and threads so far
         self.stem = own.stem
-        # the process, as its header says; its clocks are 0 while there is none
+        # the process, as described by its header; its clocks are 0 while there is no header
         self.process: Process = self.tables.process(own.stem)
         self._segments: dict[str, _Segment] = {}
 
     def look(self, own: Files) -> None:
-        """Take in what has been added to its names; after the ends of its segments were seen."""
+        """Read new lines of the process's ``.names`` file. Must be called after its segments have
+        been read, so that all names of their records are in the file."""
         self.tables.more()
-        self.process = self.tables.process(own.stem)  # it may learn its rank late
+        self.process = self.tables.process(own.stem)  # its rank may have become known only now
 
     def segments(self, own: Files) -> list[_Segment]:
-        """Its segments, with what has been read of each."""
+        """Return the process's segments, each with its reading position."""
         for path in own.segments:
             if path not in self._segments:
                 self._segments[path] = _Segment(path)
@@ -68,14 +68,14 @@ class Followed:
 
 
 class Following:
-    """All processes that record into a run directory.
+    """Reader of new records from all processes that record into a run directory.
 
     Args:
-        folder: The run directory; it need not be there yet.
-        at_once: How many records are read of what was there before the first look, newest first;
-            the rest is read bit by bit afterwards.
-        pid: Only this process, if given.
-        wanted: Of arguments, as JSON: which are kept.
+        folder: The run directory, which need not exist yet.
+        at_once: The number of records, per segment, to read from those that exist at the first
+            ``look``: the newest ones. Later calls read the older ones in parts of about this size.
+        pid: Follow only this process; None for all.
+        wanted: Called with the JSON of arguments; returns whether to keep them. None keeps all.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class Following:
         self._folder, self._at_once, self._wanted = folder, at_once, wanted
         self._pid = None if pid is None else str(pid)
         self.processes: dict[str, Followed] = {}  # by the stem of their files
-        self.has_dropped = False  # whether one of them could not write all
+        self.has_dropped = False  # whether a process has dropped records
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are older records that have not been read yet."""
+        """True if there are older records that have not been read yet."""
         return any(
             segment.gaps
             for followed in self.processes.values()
@@ -100,8 +100,8 @@ class Following:
         )
 
     def look(self) -> list[Fresh]:
-        """What has been recorded since the last look, and some of what was there before the first.
-        Raises OSError: the folder cannot be read."""
+        """Return the records written since the last call, and some of the older records that were
+        skipped at first. Raises OSError: the folder cannot be read."""
         fresh = []
         for process_files in files(self._folder):
             stem = process_files.stem
@@ -112,7 +112,8 @@ class Following:
             if followed is None:
                 followed = Followed(process_files, self._wanted)
                 self.processes[stem] = followed
-            # Records first: the lines that they need are there by then.
+            # Records first, names second: a name is written before the records that refer to it, so
+            # all names of these records are in the file by then.
             parts: list[_Part] = []
             for segment in followed.segments(process_files):
                 parts += segment.more(self._at_once)
@@ -129,27 +130,27 @@ def _pid_in(stem: str) -> str:
     return stem.rpartition("-")[2].partition(".")[0]
 
 
-_Part = tuple[Array, Array, bool]  # records, the thread of each, whether they are from before
+_Part = tuple[Array, Array, bool]  # (records, thread of each, whether they were skipped earlier)
 
 
 class _Segment:
-    """How far one segment has been read."""
+    """A segment with its reading position."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._at = 0
         self._tid = -1
-        # records that were jumped over and are still to be counted: from, to, thread
+        # ranges of skipped records that are still to be read: (first, end, thread of the first)
         self.gaps: list[tuple[int, int, int]] = []
 
     def more(self, at_once: int) -> list[_Part]:
-        """What has been written since the last time."""
+        """Return the records written since the last call, and some of those skipped earlier."""
         try:
             with open(self._path, "rb", buffering=0) as file:
                 if not self._at and not file.read(layout.HEADER_BYTES).startswith(layout.MAGIC):
-                    return []  # not begun
+                    return []  # the process has not written the header yet
                 return self._more(file, at_once)
-        except FileNotFoundError:  # it has been compacted
+        except FileNotFoundError:  # compaction has removed the segment
             self.gaps = []
             return []
 
@@ -160,7 +161,7 @@ class _Segment:
             end = _end(file, self._at, room)
             if end - self._at > at_once:
                 self._jump(file, end - at_once)
-        count = _IN_A_GRANULE  # what is behind the last record is zeros, up to 4 MiB of them
+        count = _IN_A_GRANULE  # starts small: up to 4 MiB of zeros may follow the last record
         while self._at < room:
             records = read_records(file, self._at, min(count, room - self._at))
             n_written = count_written(records)
@@ -174,7 +175,7 @@ class _Segment:
         return parts
 
     def _jump(self, file: FileIO, to: int) -> None:
-        """Go on near the end; what lies between is counted later."""
+        """Skip to a later record. The records in between are read by later calls."""
         first = read_records(file, self._at, 1)
         if len(first) and first["name"][0] == layout.THREAD:
             self._tid = int(first["value"][0])
@@ -182,7 +183,7 @@ class _Segment:
         self._at = to
 
     def _past(self, file: FileIO, at_once: int) -> _Part:
-        """The next of what was jumped over."""
+        """Read the next part of the records that were skipped."""
         first, end, tid = self.gaps.pop()
         records = read_records(file, first, min(max(at_once, CHUNK), end - first))
         part, tids, tid = by_thread(records, tid)
@@ -193,7 +194,12 @@ class _Segment:
 
 
 def _end(file: FileIO, first_record: int, room: int) -> int:
-    """Behind the last record that is written."""
+    """Return the index after the last written record, searching backwards from the end of the file.
+
+    Args:
+        first_record: The index at which the search ends.
+        room: The number of records that fit into the file.
+    """
     while room > first_record:
         first = max(room - _IN_A_GRANULE, first_record)
         n_written = count_written(read_records(file, first, room - first))

@@ -1,58 +1,62 @@
-"""How the files of a recording look: the one place where writers and readers agree.
+"""The file format of a recording, shared by the code that writes it and the code that reads it.
 
-Every process has, in the folder ``trace`` of the run, files with one stem, ``<host>-r<rank>-<pid>``
-(with ``.1``, ``.2`` ... behind it when that is taken: a process id comes again, and survives an
-exec):
+The files of a process are in the folder ``trace`` of the run. Their names begin with a common stem,
+``<host>-r<rank>-<pid>``. If the stem is taken, ``.1``, ``.2`` ... is appended: a process id may be
+reused, and stays the same after an exec.
 
-- ``<stem>.names``: lines of JSON: the header, then what the numbers in records stand for; each is
-  there before a record needs it. A rank that the process learns late has a line too, and holds for
-  all its records: the file keeps its name. The last line says how long the segments are, unless the
-  process was killed: one that is shorter has been cut by whoever copied it.
-- ``<stem>-<n>.seg``: records, one such file for each thread that lives at the same time.
-- ``<stem>.dropped``: how many records of each name were not written, 64-bit numbers by name id;
-  only if there are any.
+- ``<stem>.names``: lines of JSON. The first line is the header. Other lines tell which names,
+  arguments and threads the ids in records stand for; each is written before the first record that
+  uses it. If the process learns its rank late, a line has the rank, which applies to all its
+  records; the file keeps its name. The last line gives the sizes of the segments, unless the
+  process was killed. A segment that is shorter than that was truncated afterwards, as by a copy.
+- ``<stem>-<n>.seg``, a segment: records. There are as many as threads that recorded at the same
+  time.
+- ``<stem>.dropped``: the number of records of each name that could not be written, as 64-bit
+  integers indexed by name id. It exists only if records were dropped.
 """
 
 from __future__ import annotations
 
 SCHEMA = 1
-# what recorder.py expects of the C recorder: one that was built before a change is not used
+# Version of the interface between recorder.py and the C recorder. A C recorder that was built for
+# another version is not used.
 ENGINE = 2
 
-# A segment: a header, then records. Little endian everywhere. What has not been written yet is
-# zero.
+# A segment is a header followed by records. All numbers are little endian. Bytes that have not been
+# written yet are zero.
 MAGIC = b"voirseg1"
-# magic, schema, bytes of a record, pid, number of the segment, perf_counter_ns
+# fields: magic, schema, size of a record in bytes, pid, number of the segment, perf_counter_ns
 HEADER = "<8sIIqqq24x"
 HEADER_BYTES = 64
-# start_ns, duration_ns, value (a counter's is a double), id of the arguments, of the name: written
-# last, 0 if not there
+# fields: start_ns, duration_ns, value (a double for counters), id of the arguments, id of the name.
+# The id of the name is written last: while it is 0, there is no record.
 RECORD = "<qqqII"
 RECORD_BYTES = 32
-# in place of a name: from here on the records are those of the thread whose native id is in value
+# Name id of a record that only names a thread: the records that follow it in the segment belong to
+# the thread whose native id is in its value.
 THREAD = 0xFFFFFFFF
 
-# Keys of a record's own number that is a double, as a counter's is: a figure, and the loss that
-# backward was called on.
+# Keys of values that are doubles, as the values of counters are: a figure, and the loss on which
+# ``backward`` was called.
 FIGURE, LOSS = "figure", "loss"
 DOUBLES = (FIGURE, LOSS)
 
-# the kind of records that say which items a batch holds: for comparing runs, and no event of the
-# timeline
+# Kind of the records that tell which samples are in a batch. They serve to compare runs, and are
+# not events of the timeline.
 BATCH_KIND = "batch"
 
-# A segment grows in windows, each reserved on the disk and mapped; 64 KiB divides into pages
-# wherever Linux, macOS and Windows run.
+# A segment grows by windows: parts of the file that are reserved on disk and mapped. Their sizes
+# are multiples of 64 KiB, which is a multiple of the page size on Linux, macOS and Windows.
 GRANULE = 1 << 16
-# while one takes the place of another both are mapped: 8 MiB a thread at most
+# When a new window replaces an old one, both are mapped for a moment: at most 8 MiB per thread.
 LARGEST_WINDOW = 1 << 22
 
-# Lines of .names, told apart by their first key.
+# The first key of each kind of line in ``.names``.
 NAME, ARGUMENTS, THREAD_NAME = "n", "a", "t"
-GROUP = "g"  # the rank of this process in a group, written once it is known
-ENDS = "e"  # the bytes of each segment, by its number
+GROUP = "g"  # rank and world size, if the process learns them after its first record
+ENDS = "e"  # size of each segment in bytes, by its number
 
 
 def folder_of(run: str) -> str:
-    """Where a run's recording is."""
+    """Return the folder that holds the trace of a run directory."""
     return f"{run}/trace"

@@ -1,9 +1,9 @@
-"""What the numbers in records stand for: names and sets of arguments, interned for the life of the
-process.
+"""Interns names and arguments: assigns the integer ids by which records refer to them.
 
-There is no lock: a signal handler, a destructor or another thread may intern at any moment, in the
-middle of this very code. Two that intern the same at once may get two numbers; both are right. A
-number is handed out only when its line is in the file, if there is a file.
+There is no lock: a signal handler, a destructor or another thread may intern at any moment, even in
+the middle of this code. Two callers that intern the same thing at the same time may get two
+different ids; both are valid. If there is a ``.names`` file, an id is returned only after its line
+has been written there.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_NAMES = 1 << 16
-MOST_ARGUMENTS = 1 << 13  # sets in each of two tables, and their characters
+# limits of each of the two tables of arguments: number of entries, and of characters
+MOST_ARGUMENTS = 1 << 13
 MOST_CHARACTERS = 1 << 22
-TABLES_KEPT = 24  # from before there was a file, when another recording begins: three for each
+TABLES_KEPT = 24  # older tables to keep when a new recording begins; each file adds three
 TOO_MANY = "(names beyond what is kept)"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-_HUGE = 1 << 8191  # python refuses to write, and to read, decimal numbers of more than 4300 digits
+# integers beyond this are written in hex: python refuses to convert more than 4300 decimal digits
+_HUGE = 1 << 8191
 _Key = tuple[str, str, str, "str | None"]  # category, name, kind, key of the value
 
 
 class Names:
-    """The names and arguments of this process.
+    """The interned names and arguments of this process.
 
     Args:
-        write: Takes a line, and whether it is a name's; called when something new is interned.
-            Without a file it does nothing.
-        too_many: Called when there are more names than are kept.
+        write: Called with a line for each new name or arguments, and whether it is for a name.
+            Without a file it must do nothing.
+        too_many: Called when there are more than ``MOST_NAMES`` names.
     """
 
     def __init__(self, write: Callable[[bytes, bool], None], too_many: Callable[[], None]) -> None:
@@ -44,19 +46,21 @@ class Names:
         self._ids: dict[Any, int] = {}
         self._names: dict[int, _Key] = {}
         self._next_name, self._next_arguments = count(1), count(1)
-        # Arguments are kept in two tables. When the young one is full it becomes the old one, and
-        # what nobody asked for since is forgotten: who asks for it again gets a new number, and
-        # numbers that were handed out stay right, since their lines are in the file.
+        # Arguments are in two tables. When the young table is full, it replaces the old one, whose
+        # entries are forgotten unless they were used in the meantime. Forgotten arguments get a new
+        # id when they are interned again. Their earlier ids stay valid, since their lines are in
+        # the file.
         self._young: dict[str, int] = {}
         self._old: dict[str, int] = {}
         self._characters = 0
-        # Where the lines of numbers from before there was a file may be found. Tables are only
-        # appended, that of a new file before it is the young one: whatever other threads do
-        # meanwhile, none is lost to which one of them is about to add something.
+        # Tables with arguments that were interned before the current file existed, to find their
+        # lines. Tables are only appended, and a new young table is appended before it is used. So
+        # no table is lost to which another thread is just adding an entry.
         self._before: list[dict[str, int]] = []
 
     def name(self, category: str, name: str, kind: str = "span", value: str | None = None) -> int:
-        """The number of a name; 0, whose records are counted as dropped, if there are too many."""
+        """Return the id of a name. If there are too many names, return 0; records with the id 0 are
+        counted as dropped."""
         try:
             id = self._ids.get((category, name, kind, value))
         except TypeError:
@@ -76,24 +80,25 @@ class Names:
         if number > MOST_NAMES:
             self._too_many()
             return 0
-        # before it is looked whether there is a file: who makes one then writes what is here
+        # Stored before ``write`` checks for a file: if another thread then creates the file, it
+        # writes all names stored here.
         self._names[number] = key
         self._write(_name_line(number, key), True)
         return self._ids.setdefault(key, number)
 
     def arguments(self, mapping: Mapping[str, Any]) -> int:
-        """The number of a set of arguments; 0 of an empty one, and of what is not a mapping."""
+        """Return the id of a set of arguments; 0 if it is empty or not a mapping."""
         try:
             text = _text_of_arguments(mapping)
         except RecursionError:
             raise
         except (AttributeError, TypeError, ValueError, RuntimeError):
-            return 0  # it is not a mapping, or is being changed
+            return 0  # not a mapping, or another thread changes it during the iteration
         return 0 if text == "{}" else self.arguments_as_json(text)
 
     def arguments_as_json(self, text: str) -> int:
-        """The number of a set of arguments that is a line of JSON already, of one object: what is
-        nested stays so."""
+        """Return the id of a set of arguments given as JSON text: an object, on one line. Nested
+        values are kept."""
         id = self._young.get(text)
         if id is not None:
             return id
@@ -109,26 +114,32 @@ class Names:
         ) and self._young is young:
             self._old, self._young, self._characters = young, {}, 0
         self._characters += len(text)
-        # Of two threads that intern the same at once the first has the entry: before there is a
-        # file it is where a number's line is found.
+        # If two threads intern the same text at once, both must return the id of the first: without
+        # a file, the line of an id can be found only through its entry here.
         return self._young.setdefault(text, number)
 
     def begin_recording(self) -> None:
-        """What was interned long ago, for recordings that have ended, need not be found any
-        more."""
+        """Drop the oldest tables. Their arguments were interned for recordings that have ended, and
+        need not be found any more."""
         del self._before[:-TABLES_KEPT]
 
     def begin_file(self) -> int:
-        """There is a file now, or another one: what was interned before gets its line when it is
-        used, and what is asked for a new number. Returns a number above those of all arguments so
-        far."""
+        """Begin a new file, which has no lines of arguments yet.
+
+        The line of arguments that were interned before is written when a record first uses their
+        id. If they are interned again, they get a new id.
+
+        Returns:
+            A number greater than the ids of all arguments so far.
+        """
         young: dict[str, int] = {}
         self._before.extend((self._old, self._young, young))
         self._old, self._young, self._characters = {}, young, 0
         return next(self._next_arguments)
 
     def line_of_arguments(self, number: int) -> bytes | None:
-        """The line of a set that was interned before there was a file, if it is still kept."""
+        """Return the line of the arguments with an id, if they were interned before the current
+        file existed; None if they are no longer kept."""
         for table in (self._young, self._old, *reversed(self._before)):
             for text, other in list(table.items()):
                 if other == number:
@@ -136,19 +147,19 @@ class Names:
         return None
 
     def lines(self) -> Iterator[bytes]:
-        """The lines of all names so far."""
+        """Yield the lines of all names interned so far."""
         for number, key in list(self._names.items()):
             yield _name_line(number, key)
 
     def describe(self, number: int) -> str:
-        """The name of a number as reports show it: ``category.name``."""
+        """Return the name with an id in the form that reports show: ``category.name``."""
         if number not in self._names:
             return TOO_MANY if not number else "(unknown)"
         category, name = self._names[number][:2]
         return f"{category}.{name}"
 
     def key(self, number: int) -> tuple[str, str, str]:
-        """(category, name, kind) of a number; empty if it is nobody's."""
+        """Return (category, name, kind) of a name id; empty texts if the id is unknown."""
         return self._names[number][:3] if number in self._names else ("", "", "")
 
 
@@ -160,8 +171,8 @@ def _name_line(number: int, key: _Key) -> bytes:
 
 
 def _text_of_arguments(mapping: Mapping[str, Any]) -> str:
-    """A set of arguments as JSON: as ``_encode`` has it, which takes three times as long for whole
-    numbers."""
+    """Return arguments as JSON. The result equals that of ``_encode``, which takes three times as
+    long for integers."""
     parts = []
     for key, value in mapping.copy().items() if type(mapping) is dict else mapping.items():
         if type(value) is not int or not -_HUGE < value < _HUGE:
@@ -176,17 +187,18 @@ def _arguments_line(number: int, text: str) -> bytes:
 
 
 def thread_line(tid: int, name: str) -> bytes:
-    """The line of a thread."""
+    """Return the line of the ``.names`` file for a thread."""
     return _line({layout.THREAD_NAME: tid, "thread": name})
 
 
 def group_line(rank: int, world_size: int) -> bytes:
-    """The line of a process that has learnt its rank."""
+    """Return the line of the ``.names`` file for a process that has learned its rank."""
     return _line({layout.GROUP: rank, "world_size": world_size})
 
 
 def ends_line(ends: dict[int, int]) -> bytes:
-    """The line of a process that has ended its recording: the bytes of each of its segments."""
+    """Return the last line of the ``.names`` file. ``ends``: the size of each segment in bytes, by
+    number."""
     return _line({layout.ENDS: {str(number): end for number, end in ends.items()}})
 
 
@@ -198,8 +210,8 @@ header_line = _line
 
 
 def text_of(value: Any) -> str:
-    """A text as it is, anything else as its type's name; runs no code of the program, as ``str`` of
-    an unknown object would."""
+    """Return a text unchanged, and for any other value the name of its type. Unlike ``str``, this
+    runs no code of the program."""
     kind = type(value)
     if kind is str:
         return value  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""The hot path in Python, for where the C extension ``_recorder`` is not: the same names, the same
-files.
+"""The hot path of recording in pure Python, used where the C extension ``_recorder`` is missing.
 
-It must never raise into the program.  A thread owns a writer; where to write next is taken from an
-iterator, one step of C, so that a signal handler or destructor that records in the middle of a
-record gets a place of its own.
+It has the same interface and writes the same files. It must never raise into the program. Each
+thread owns a writer. The place for the next record comes from an iterator, by one step in C. So a
+signal handler or destructor that records while another record is being written gets a place of its
+own.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ if TYPE_CHECKING:
 
 OFF, ON, REFUSING = 0, 1, 2
 NAME = "python"
-DEEPEST = 32  # records within records within ... that have to open files
-DEPTH = 40  # calls within calls within ... of a record that has to
+DEEPEST = 32  # maximum nesting of records that interrupt each other while they open files
+DEPTH = 40  # depth of the call stack that a record needs to open files
 
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 
-# Read for each record, as are _generation and _local: names of the module, which are read faster
-# than attributes.
+# _mode, _inherited, _generation and _local are read for each record. They are module globals, which
+# are faster to read than attributes.
 _mode = OFF
-_inherited = layout.THREAD  # arguments up to this one may have no line in this process's file yet
-_highest = 0  # that was inherited
+# arguments with ids up to this one may have no line in this process's file yet
+_inherited = layout.THREAD
+_highest = 0  # the highest id passed to ``inherit`` so far
 _generation: object = object()
 
 
 class _Writer:
-    """A segment, its window, and the next free places in it; at any time one thread's, or
-    nobody's."""
+    """A segment, its window, and the free places in the window. At any time it belongs to one
+    thread, or to none."""
 
     __slots__ = ("announced", "busy", "end", "markers", "places", "segment", "window")
 
@@ -55,19 +56,24 @@ class _Writer:
         self.window: Any = None
         self.places: Iterator[int] = iter(range(0))
         self.end = self.markers = 0
-        self.busy = False  # a window is being made for it
-        self.announced = False  # a record in it says whose the next are
+        self.busy = False  # whether a window is being created for it
+        # whether a record in the segment names the thread of the records that follow
+        self.announced = False
 
     def take_rest(self) -> int:
-        """Take all free places, so that nobody takes one after this; returns where in the file the
-        first of them is. A thread that took one before may still find no window to write to, and
-        leaves a hole; one that comes later finds no place, and leaves none."""
-        n_free = len(list(self.places))  # in one go: no other thread runs between
+        """Take all free places, so that no thread can take one afterwards. Returns the offset of
+        the first of them in the file.
+
+        A thread that took a place before may find its window gone, and then leaves a hole in the
+        file. A thread that comes later finds no place, and leaves no hole.
+        """
+        n_free = len(list(self.places))  # atomic: no other thread runs in between
         return self.end - n_free * layout.RECORD_BYTES
 
 
 class _Thread:
-    """What a thread writes with; when the thread ends, another may."""
+    """The recording state of one thread. When the thread ends, its writer becomes free for another
+    thread."""
 
     __slots__ = ("depth", "free", "writer")
 
@@ -76,25 +82,25 @@ class _Thread:
         self.writer: _Writer | None = None
 
     def __del__(self) -> None:
-        # what a signal handler raised may have ended __init__
+        # the attribute is missing if an exception of a signal handler interrupted __init__
         writer = getattr(self, "writer", None)
         if writer is not None:
             self.free.append(writer)
 
 
-# These are replaced, all at once, when a recording ends, and in a forked child: what was made
-# before cannot be written to any more.
+# These are all replaced when a recording ends, and in a forked child. The earlier objects cannot be
+# written to any more.
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
-# Records for which python could go no deeper, as (span or None, name, start, end, value, args):
-# they are written when it can again.
+# Records that could not be written because of python's recursion limit, as (span or None, name,
+# start, end, value, args). They are written once the call stack is less deep.
 _too_deep: list[tuple[Any, int, int, int, int, int]] = []
-_holes: list[None] = []  # one for each place that was taken and not written to
+_holes: list[None] = []  # one element for each place that was taken but not written to
 
 
 def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0) -> None:
-    """Record what took from one time to another."""
+    """Record a span of the name ``name_id`` from ``start_ns`` to ``end_ns``."""
     if _mode:
         try:
             window, place = _local.room
@@ -106,14 +112,14 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
         _slow(name_id, start_ns, end_ns - start_ns, value, args)
 
 
-# None yet; used up; taken away (ValueError or TypeError, depending on the version); numbers of more
-# than 64 bits.
+# Raised when a thread has no window yet (AttributeError), its window is full (StopIteration) or
+# closed (ValueError or TypeError, by python version), or a number exceeds 64 bits (struct.error).
 _NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
 def _unless_the_programs(exc: Exception) -> None:
-    """Raise it if it comes out of a signal handler; otherwise a place may have been taken and not
-    written to."""
+    """Raise an exception again if a signal handler of the program raised it. Otherwise count a
+    hole, unless no place can have been taken."""
     if not isinstance(exc, (AttributeError, StopIteration)):
         _holes.append(None)
     if exc.__traceback__ is not None and exc.__traceback__.tb_next is not None:
@@ -127,19 +133,19 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
     start, duration, value = (
         min(max(number, _LEAST), _MOST) for number in (start, duration, value)
     )
-    # a window may be taken away, or filled by who interrupts, before it is written to
+    # before the record is written, its window may be closed, or filled by interrupting code
     tries = 4 if name_id else 0
     while tries and not stored and _mode == ON:
         tries -= 1
         try:
             _go_down(DEPTH)
             room = _make_room()
-            # With the room at hand: if the recording ends and another begins meanwhile, this room
-            # is no more, and all is tried again.
+            # After _make_room: if the recording ends and another begins meanwhile, the window is
+            # closed, and the next try repeats both.
             if args and args <= _inherited and room is not None:
                 _callbacks.resolve(args)
         except BaseException as exc:
-            # of a signal handler: it goes its way when the record is written
+            # from a signal handler: raised again once the record is written
             raised = exc
             continue
         if room is None:
@@ -155,19 +161,20 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
             _too_deep.append((None, name_id, start, start + duration, value, args))
         else:
             _callbacks.lose(name_id)
-    # What comes of half empty modules is voirkit's own, and so is that python can go no deeper.
+    # Not raised: exceptions at python's exit, when modules are partly cleared, and RecursionError.
+    # Both are caused by voirkit's own calls, not by the program.
     if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
 
 
 def _go_down(levels: int) -> None:
-    """Raise RecursionError where python can go no deeper by so many calls: before a thing is half
-    made whose destructor could not run."""
+    """Raise RecursionError if the call stack cannot grow by this many levels. Checking this first
+    avoids half-made objects whose destructor could not run."""
     if levels:
         _go_down(levels - 1)
 
 
-_USED_UP = None, iter(()).__next__  # who gets this tries again
+_USED_UP = None, iter(()).__next__  # a window without places, so that the caller tries again
 
 
 def _make_room() -> tuple[Any, Callable[[], int]] | None:
@@ -178,7 +185,7 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
     before = writer = thread.writer
     if thread.depth >= DEEPEST:
         return None
-    # busy: this is a signal handler, in the middle of what follows
+    # busy: this call interrupts an earlier one of the same thread, as in a signal handler
     if writer is None or writer.busy:
         try:
             writer = free.pop()
@@ -197,7 +204,7 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
             if grown is None:
                 return None
             segment, window, offset, size, first = grown
-            # the recording ended, or this is a forked child of the thread that was here before
+            # the recording ended during the call, or this is now a forked child
             if local is not _local:
                 drop(window)
                 return _USED_UP
@@ -223,22 +230,25 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
         writer.busy = False
         thread.depth -= 1
         if thread.writer is not before and thread.writer is not None:
-            free.append(thread.writer)  # who interrupted had it
+            free.append(thread.writer)  # interrupting code on this thread installed it
         thread.writer = writer
     room = local.room = writer.window, place
     return room
 
 
 class _Exit:
-    """``with span:`` looks up ``__exit__`` before it calls ``__enter__``: what it gets there holds
-    the time, so the span holds no state."""
+    """Descriptor for ``Span.__exit__`` that takes the start time when it is accessed.
+
+    ``with span:`` looks up ``__exit__`` before it calls ``__enter__``. The function returned by
+    that lookup holds the start time, so the span itself needs no state.
+    """
 
     __slots__ = ()
 
     def __get__(self, span: Span | None, owner: type | None = None) -> Callable[..., None]:
         if not _mode:
             return _nothing
-        if span is None:  # contextlib.ExitStack looks it up on the type
+        if span is None:  # accessed on the class, as contextlib.ExitStack does
             return partial(_leave, now())
         if span._seen is not _generation:
             _refresh(span)
@@ -257,20 +267,20 @@ def _leave(start: int, span: Span, *_: object) -> None:
         if span.enabled:
             _record(span.name_id, start, end, span.args)
     except RecursionError:
-        # at the program's limit python goes no deeper; the program's own exception is on
-        # its way
+        # the program has reached the recursion limit, and its own RecursionError is being
+        # raised
         _too_deep.append((span, span.name_id, start, end, 0, 0))
         return
     if _too_deep:
         try:
             _make_up()
         except RecursionError:
-            pass  # it cannot yet
+            pass  # the call stack is still too deep
 
 
 def _make_up() -> None:
-    """Write what could not be written where python could go no deeper."""
-    for _ in range(len(_too_deep)):  # no more: what it cannot write yet comes back
+    """Write the records that were postponed because of the recursion limit."""
+    for _ in range(len(_too_deep)):  # a fixed number: records may be postponed again
         late = span, name_id, start, end, value, args = _too_deep.pop()
         try:
             if span is not None:
@@ -293,11 +303,12 @@ def _refresh(span: Span) -> None:
         raise
     except Exception as exc:
         _callbacks.failed(exc)
-    span._seen = generation  # not before: another thread would take the old for the new
+    span._seen = generation  # last, or another thread would use the attributes before the refresh
 
 
 class Span:
-    """What is recorded each time that a ``with`` of it ends.  See ``recorder``."""
+    """A reusable span: each ``with`` block records it once, when the block ends. See
+    ``recorder``."""
 
     __slots__ = ("_seen", "args", "enabled", "name_id")
 
@@ -311,10 +322,10 @@ class Span:
     __exit__ = _Exit()
 
     def refresh(self) -> None:
-        """Bring ``args`` and ``enabled`` up to date."""
+        """Update ``args`` and ``enabled``. Does nothing here; subclasses override it."""
 
     def is_on(self) -> bool:
-        """Whether a span that begins now is recorded."""
+        """True if the span would be recorded if it began now."""
         if not _mode:
             return False
         if self._seen is not _generation:
@@ -322,8 +333,14 @@ class Span:
         return bool(self.enabled)
 
     def record(self, start_ns: int, end_ns: int, value: int = 0, name_id: int = 0) -> None:
-        """Record a span of this one, with its arguments as they are now, by its own name or
-        another."""
+        """Record this span with explicit times and its current arguments.
+
+        Args:
+            start_ns: The start of the span.
+            end_ns: The end of the span.
+            value: The record's own number.
+            name_id: The id of another name to use; 0 for the span's own name.
+        """
         if self.is_on():
             _record(name_id or self.name_id, start_ns, end_ns, self.args, value)
 
@@ -332,13 +349,13 @@ _record = span
 
 
 class _Nobody:
-    """What ``trial`` has in place of what is a thread's."""
+    """Stand-in for the thread-local data that ``span`` uses, for ``trial``."""
 
     room = bytearray(layout.RECORD_BYTES), repeat(0).__next__
 
 
-# The same code as that of ``span``, with nothing of what threads share: it records into memory that
-# nobody reads, to see what that costs.
+# The code of ``span`` with other globals: it records into memory that is never read. It serves to
+# measure the cost of a record without any effect on the recording.
 trial = FunctionType(
     span.__code__,
     {"_mode": ON, "_local": _Nobody, "_inherited": 0, "_pack": _pack},
@@ -348,17 +365,18 @@ trial = FunctionType(
 
 
 def changed() -> None:
-    """Some span's arguments, or whether it is enabled, may be others now."""
+    """Make every span call ``refresh`` before its next use, since arguments or ``enabled`` may have
+    changed."""
     global _generation
-    # a number that is counted up by two threads at once may be the same for both
+    # an object, not a counter: two threads that increment it at once could get the same number
     _generation = object()
 
 
-# for ``recording``
+# interface for the module ``recording``
 
 
 class _Callbacks:
-    """The functions that ``install`` sets."""
+    """The callbacks that ``install`` sets."""
 
     __slots__ = ("arrive", "failed", "grow", "lose", "resolve")
 
@@ -379,8 +397,19 @@ def install(
     lose: Callable[[int], None],
     failed: Callable[[Exception], None],
 ) -> None:
-    """Set what is called when a thread records first, has no room, records arguments that are not
-    in the files, cannot record, and when a span's ``refresh`` raises."""
+    """Set the callbacks of the hot path.
+
+    Args:
+        arrive: Called when a thread first writes to a segment. Returns its native id; None if
+            nothing is recorded any more.
+        grow: Called with a segment that has no free place, or None for a new one. Returns (segment,
+            window, offset of the window in the file, size of the window, offset of the first record
+            in the window); None if nothing is recorded any more.
+        resolve: Called with the id of arguments that may have no line in the files yet, before they
+            are recorded.
+        lose: Called with the name id of each record that cannot be written.
+        failed: Called with the exception when a span's ``refresh`` raises.
+    """
     _callbacks.arrive = arrive
     _callbacks.grow = grow
     _callbacks.resolve = resolve
@@ -389,7 +418,8 @@ def install(
 
 
 def switch(mode: int) -> None:
-    """Record (1), do not (0), or count what would be recorded as dropped (2)."""
+    """Set the mode: ``ON`` records, ``OFF`` does nothing, ``REFUSING`` counts each record as
+    dropped."""
     global _mode
     if _mode == ON:
         _make_up()
@@ -397,21 +427,25 @@ def switch(mode: int) -> None:
 
 
 def inherit(last: int) -> None:
-    """Arguments up to this number may not be in the files yet; a smaller one than before is of who
-    is late, and says nothing."""
+    """Declare that arguments with ids up to ``last`` may have no line in the files yet. A smaller
+    value than before comes from a delayed caller, and is ignored."""
     global _inherited, _highest
     if last >= _highest:
         _inherited = _highest = last
 
 
 def close() -> list[tuple[Any, int, int, bool]]:
-    """Take the windows away from all threads. Returns each segment, where it ends, how many of its
-    places hold no event, and whether nobody writes into it for sure. Without a segment: places that
-    were taken when the windows were taken away before, and never written to."""
+    """Close the windows of all threads.
+
+    Returns:
+        For each segment: (segment, its used size in bytes, number of used places without an event,
+        whether certainly no thread writes to it any more). Holes of earlier windows that belong to
+        no segment here are returned with None as segment.
+    """
     global _local, _writers, _free, _inherited, _holes
     while _too_deep:
         late = _too_deep.pop()
-        if _mode != ON:  # else this is a forked child: they are its parent's
+        if _mode != ON:  # if ON, this is a forked child, and the records are its parent's
             _callbacks.lose(late[1])
     writers, _writers, _free = _writers, [], []
     empty, _holes = len(_holes), []
@@ -419,7 +453,7 @@ def close() -> list[tuple[Any, int, int, bool]]:
     ends = []
     for writer in writers:
         if writer.window is not None:
-            # before it is looked how far it goes: another thread may write until then
+            # before take_rest: another thread may write until the window is closed
             dropped = drop(writer.window)
             ends.append(
                 (
@@ -435,12 +469,13 @@ def close() -> list[tuple[Any, int, int, bool]]:
     return ends
 
 
-# A part of a file, mapped by python's own mmap; what the C recorder does by itself. Before python
-# 3.13 a mapping holds a copy of the file's descriptor and closes it by its number.  A program may
-# have closed all descriptors (a daemon does) and that number may be a file of its own: then the
-# mapping is kept for good.
+# Windows: parts of a file, mapped by python's mmap module. The C recorder maps them by itself.
+#
+# Before python 3.13, a mapping duplicates the file's descriptor, and closes it by its number. The
+# program may have closed all descriptors, as daemons do, and the number may now be one of its own
+# files. Then the mapping must never be closed, and is kept here.
 _kept: list[Any] = []
-# holds them until python is gone
+# a fork hook that refers to the list keeps it alive until python has exited
 (
     os.register_at_fork(after_in_child=lambda kept=_kept: None)
     if hasattr(os, "register_at_fork")
@@ -451,7 +486,7 @@ _kept: list[Any] = []
 def _close(window: mmap.mmap) -> bool:
     try:
         window.close()
-    except BufferError:  # another thread writes into it right now
+    except BufferError:  # another thread is writing into it at this moment
         _kept.append(window)
         return False
     return True
@@ -460,24 +495,26 @@ def _close(window: mmap.mmap) -> bool:
 if sys.version_info >= (3, 13) and os.name == "posix":
 
     def Window(fd: int, at: int, size: int) -> mmap.mmap:
-        """Map bytes of a file, or of memory if the descriptor is -1."""
+        """Map ``size`` bytes of a file from the offset ``at``; anonymous memory if ``fd`` is -1."""
         return mmap.mmap(fd, size, offset=at, trackfd=False) if fd >= 0 else mmap.mmap(-1, size)
 
     def drop(window: mmap.mmap) -> bool:
-        """Unmap it; whether that was possible."""
+        """Close a window. True if it could be closed."""
         return _close(window)
 
 else:
 
     class Window(mmap.mmap):
-        """Map bytes of a file, or of memory if the descriptor is -1."""
+        """A mapping of ``size`` bytes of a file, from the offset ``at``; anonymous memory if ``fd``
+        is -1."""
 
         copy = -1
         file: tuple[int, int] | None = None
-        is_ours = os.name == "nt"  # there it holds a handle, which nobody closes by number
+        # On Windows a mapping holds a handle, which the program cannot close by number.
+        is_ours = os.name == "nt"
 
         def __new__(cls, fd: int, at: int, size: int) -> Window:
-            if fd < 0:  # it holds no descriptor
+            if fd < 0:  # mapped memory has no descriptor
                 self = super().__new__(cls, -1, size)
                 self.is_ours = True
                 return self
@@ -485,13 +522,13 @@ else:
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
             file = file_identity(fd)
-            # the mapping got the number that was free; otherwise another thread was faster
+            # the mapping's duplicate has this number, unless another thread took it first
             if file_identity(copy) == file:
                 self.copy, self.file = copy, file
             return self
 
     def drop(window: Window) -> bool:
-        """Unmap it; whether that was possible."""
+        """Close a window. True if it could be closed."""
         if not window.is_ours and (
             window.file is None or file_identity(window.copy) != window.file
         ):

@@ -1,9 +1,8 @@
-"""Segments as columns: the records in a folder, while they are written, after that, and after the
-processes were killed.
+"""Reads segments, the files that processes record into, and returns their records as columns.
 
-They are read a piece at a time, for what must not hold a whole recording in memory. Files are read,
-never mapped: a segment that is cut to size at that moment would take the reader with it. What the
-lines and records are is said in ``layout``.
+Segments can be read while they are written, afterwards, and after their process was killed. They
+are read piece by piece, so that a whole recording need not fit into memory. Files are read, never
+mapped: truncating a mapped segment would kill the reader. ``layout`` describes the file formats.
 """
 
 from __future__ import annotations
@@ -32,54 +31,60 @@ RECORD_TYPE = np.dtype(
         ("name", "<u4"),
     ]
 )
-MOST = 1 << 22  # records of a piece: 128 MiB raw, twice that as columns
+MOST = 1 << 22  # maximum number of records in a piece: 128 MiB raw, twice that as columns
 
 
-_MOST_NAMES = 1 << 20  # numbers of a process's; many more than ``names`` gives
-# Kinds become names of files and folders when a trace is compacted.
+_MOST_NAMES = 1 << 20  # limit for name ids in a file; far more than ``names`` assigns
+# Kinds become names of files and folders when a trace is compacted, so others are rejected.
 _KIND = re.compile(r"[\w.-]{1,64}")
 
 
 class Name(NamedTuple):
-    """What a code in the column ``name`` stands for."""
+    """The name that a code in the column ``name`` stands for."""
 
     kind: str  # ``span``, ``mark``, ``counter`` or ``meta``
     category: str
     name: str
-    # what a record's number is; None if it says nothing. A counter's is a double.
+    # key for the record's own number, which says what it means; None if records have no number.
+    # The number of a counter is a double.
     value_key: str | None
 
 
 class Process(NamedTuple):
-    """A process that recorded, and its two clocks, read at the same moment."""
+    """A process that recorded, as its header describes it."""
 
     pid: int
     ppid: int
     rank: int
     host: str
     name: str
-    perf_counter_ns: int
+    perf_counter_ns: int  # its two clocks, read at the same moment when recording began
     time_ns: int
     argv: list[str]
-    stem: str  # what the names of its files begin with
-    # of the group in which it has its rank; 1: of none. 0: it was recorded by a voirkit that did
-    # not say.
+    stem: str  # common first part of the names of its files
+    # number of ranks in its group; 1 without a group, 0 if recorded by an older voirkit that did
+    # not store it
     world_size: int = 0
-    job: str = ""  # a word that all ranks of its job share; empty if there is none
+    job: str = ""  # a text that all ranks of its job share; empty if not known
 
 
 class Files(NamedTuple):
     """The files of one process."""
 
-    stem: str
-    names: str
-    segments: list[str]
-    dropped: str | None
+    stem: str  # common first part of the file names, without the folder
+    names: str  # path of the ``.names`` file
+    segments: list[str]  # paths of the segments, by ascending number
+    dropped: str | None  # path of the ``.dropped`` file, if there is one
 
 
 def files(folder: str, ranks: Collection[int] | None = None) -> list[Files]:
-    """The files of each process in a run directory, or of those of some ranks; none if nothing was
-    recorded."""
+    """Return the files of each process that recorded into a run directory, sorted by stem; empty
+    without a recording.
+
+    Args:
+        folder: The run directory.
+        ranks: Only files with one of these ranks in their names; None for all.
+    """
     where = layout.folder_of(folder)
     try:
         listed = os.listdir(where)
@@ -104,43 +109,42 @@ def files(folder: str, ranks: Collection[int] | None = None) -> list[Files]:
 
 
 class Source(NamedTuple):
-    """The facts about one process that its files hold beside its records."""
+    """The metadata of one process: what its files contain apart from records."""
 
-    # if its names have no header, only what its files are called is known of it, and no clock
+    # without a valid header in ``.names``, this is derived from the file name; its clocks are 0
     process: Process
     threads: dict[int, str]  # names of threads by native id
-    dropped: dict[str, int]  # records that were not written, by ``category.name``
-    unknown: int = 0  # how many records were left out, as what they stand for is not known
+    dropped: dict[str, int]  # numbers of records that were not written, by ``category.name``
+    unknown: int = 0  # number of skipped records, whose name or thread is not known
 
 
 class Piece(NamedTuple):
-    """Some records."""
+    """A part of the records of some processes, as columns."""
 
     # arrays of equal length: ``start_ns, duration_ns, value, name, args, process, tid``
     columns: dict[str, Array]
-    names: list[Name]  # what ``name`` counts
-    # JSON of the arguments behind the numbers in ``args``; a number that is not there stands for
-    # none
+    names: list[Name]  # the names of records; ``name`` is an index into it
+    # JSON of the arguments, by their id in ``args``; an id that is missing here means no arguments
     arguments: dict[int, bytes]
 
 
 class Pieces:
-    """The records of some processes; to be iterated over once.
+    """An iterable over the records of some processes, in pieces. Iterate over it only once.
 
     Args:
-        files: Those of the processes.
-        most: How many records a piece may have.
+        files: The files of the processes.
+        most: The maximum number of records in a piece.
     """
 
     def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
         self._files = files
         self._most = most
-        # what is known of each process by now; ``process`` in the pieces counts them
+        # metadata of the processes read so far; ``process`` in pieces is an index into it
         self.sources: list[Source] = []
-        # where in each segment the last record ends that was read, in records, by path
+        # number of records up to the last one read in each segment, by path
         self.read: dict[str, int] = {}
-        # what is wrong with segments, by path: they cannot be read, are none, or are shorter than
-        # when their process ended
+        # fault of each damaged segment, by path: it cannot be read, is not a segment, or is shorter
+        # than when its process ended
         self.damaged: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Piece]:
@@ -149,7 +153,8 @@ class Pieces:
         waiting: list[dict[str, Array]] = []
         count = base = 0
         for number, process_files in enumerate(self._files):
-            # How far the records go is seen first: the lines that they need are there by then.
+            # Sizes of segments first, names second: a record's name is always written before the
+            # record, so the names of all records up to that size are in the file by then.
             extents = [self._extent_of(path) for path in process_files.segments]
             tables = Tables(process_files.names)
             self._note_cut_short(process_files.segments, tables)
@@ -163,11 +168,12 @@ class Pieces:
                 while first < extent:
                     raw = _records(path, first, min(self._most - count, extent - first))
                     if not len(raw):
-                        break  # it has been cut to size
+                        break  # the process has truncated the segment to its used size
                     if n_written := count_written(raw):
                         self.read[path] = first + n_written
                     elif len(raw) > layout.LARGEST_WINDOW // layout.RECORD_BYTES:
-                        # records are written one behind the other: a file of any size may have none
+                        # No window is larger than this, and records are written without gaps: the
+                        # rest of the file, which may be of any size, holds no records.
                         break
                     first += len(raw)
                     part, tid = self._columns_of(raw, tid, name_of)
@@ -186,7 +192,8 @@ class Pieces:
             yield Piece(_concatenate(waiting), list(codes), arguments)
 
     def in_one(self) -> Piece:
-        """All records, where it is known that they fit into memory."""
+        """Return all records as one piece. The caller must know that they fit into memory, and that
+        ``most`` is large enough."""
         pieces: list[Piece] = list(self)
         if pieces:
             return pieces[0]
@@ -198,7 +205,8 @@ class Pieces:
                 self.damaged[path] = _CUT_SHORT
 
     def _extent_of(self, path: str) -> int:
-        """How many records a segment has room for; what is wrong with it is noted."""
+        """Return the number of records that a segment has room for. If it cannot be read, return 0
+        and store the reason in ``damaged``."""
         try:
             return _extent(path)
         except ValueError:
@@ -208,8 +216,17 @@ class Pieces:
         return 0
 
     def _columns_of(self, raw: Array, tid: int, name_of: Array) -> tuple[dict[str, Array], int]:
-        """The columns of records of one segment, which begin with those of a thread, and the thread
-        of those behind them."""
+        """Convert raw records of one segment to columns, without those whose name or thread is not
+        known.
+
+        Args:
+            raw: Consecutive records, of type ``RECORD_TYPE``.
+            tid: The thread of the first record, unless a record names another; -1 if not known.
+            name_of: The code of each name id of the process; -1 for an unknown id.
+
+        Returns:
+            (columns, thread of the records that follow).
+        """
         raw, tids, tid = by_thread(raw, tid)
         code = name_of[np.minimum(raw["name"], len(name_of) - 1)]
         is_known = (tids >= 0) & (code >= 0)
@@ -234,13 +251,13 @@ _COLUMNS = ("start_ns", "duration_ns", "value", "name", "args", "process", "tid"
 
 
 def has_grown(path: str, read: int) -> bool:
-    """True if a segment has records behind those that have been read."""
+    """True if a segment has records beyond the first ``read`` ones."""
     records = _records(path, read, layout.GRANULE // layout.RECORD_BYTES)
     return bool(records["name"].any())
 
 
 def records_in(path: str) -> int:
-    """How many records a segment has; 0 if it is none."""
+    """Count the records of a segment; 0 if the file is not a segment."""
     try:
         return len(by_thread(_records(path, 0, _extent(path)), 0)[0])
     except ValueError:
@@ -248,26 +265,29 @@ def records_in(path: str) -> int:
 
 
 def _extent(path: str) -> int:
-    """How many records a segment has room for. Raises ValueError: it is not a segment; OSError: it
-    cannot be read."""
+    """Return the number of records that a segment has room for. Raises ValueError: it is not a
+    segment; OSError: it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             header = file.read(layout.HEADER_BYTES)
             size = os.fstat(file.fileno()).st_size
     except FileNotFoundError:
-        return 0  # it has been compacted meanwhile
+        return 0  # compaction has removed the segment in the meantime
     if len(header) < layout.HEADER_BYTES or not any(header):
-        return 0  # whoever made it was killed before it was begun
+        return 0  # the process was killed before it wrote the header
     if not header.startswith(layout.MAGIC):
         raise ValueError(path)
     return (size - layout.HEADER_BYTES) // layout.RECORD_BYTES
 
 
 def _is_cut_short(path: str, ends: dict[str, int]) -> bool:
-    """True if a segment lacks some of what its process had written when it ended; called when its
-    lines have been read."""
+    """True if a segment is shorter than when its process ended.
+
+    Args:
+        ends: The size of each segment in bytes, by number, that the process wrote at its end.
+    """
     try:
-        # over a network stat may be a minute old, but for a file that is opened
+        # on network file systems, stat may be a minute old unless the file is opened
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
     except OSError:
@@ -284,8 +304,8 @@ def _records(path: str, first: int, count: int) -> Array:
 
 
 def read_records(file: FileIO, first: int, count: int) -> Array:
-    """Records of a segment, as many as there are; ``np.fromfile`` would take a read that was cut
-    short for the end."""
+    """Read up to ``count`` records of a segment, from the index ``first`` on. Unlike
+    ``np.fromfile``, this does not take a partial read for the end of the file."""
     file.seek(layout.HEADER_BYTES + first * layout.RECORD_BYTES)
     raw = np.empty(count * layout.RECORD_BYTES, np.uint8)
     view = memoryview(raw.data)
@@ -300,7 +320,7 @@ def read_records(file: FileIO, first: int, count: int) -> Array:
 
 
 def count_written(records: Array) -> int:
-    """How many records there are, up to the last that is written."""
+    """Return the number of records up to the last one that has been written."""
     if len(records) and records["name"][-1]:
         return len(records)
     indices = np.flatnonzero(records["name"])
@@ -308,7 +328,16 @@ def count_written(records: Array) -> int:
 
 
 def by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
-    """Records without those that name a thread, the thread of each, and that of the next."""
+    """Assign records of a segment to threads.
+
+    Args:
+        records: Consecutive records, some of which name the thread of those that follow.
+        tid: The thread of the first record, unless a record names another.
+
+    Returns:
+        (records without those that name a thread, thread of each record, thread of the records that
+        follow).
+    """
     if len(records) and records["name"][0] == layout.THREAD:
         tid = int(records["value"][0])
         records = records[1:]
@@ -324,10 +353,12 @@ def by_thread(records: Array, tid: int) -> tuple[Array, Array, int]:
 
 
 class Tables:
-    """The lines of a ``.names``.
+    """The parsed contents of a ``.names`` file, which may still grow.
 
     Args:
-        is_kept: Tells by their JSON which arguments are kept; all by default.
+        path: The file.
+        is_kept: Called with the JSON of arguments; returns whether to keep them. All are kept by
+            default.
     """
 
     def __init__(self, path: str, is_kept: Callable[[bytes], bool] | None = None) -> None:
@@ -335,23 +366,24 @@ class Tables:
         self.names: dict[int, Name] = {}
         self.arguments: dict[int, bytes] = {}
         self.threads: dict[int, str] = {}
-        # bytes of the segments, by number, of a process that has ended its recording
+        # size of each segment in bytes, by number; empty until the process ends its recording
         self.ends: dict[str, int] = {}
-        self._group: dict[str, Any] = {}  # a rank that the process learnt after its first record
+        # rank and world size, if the process learned them after its first record
+        self._group: dict[str, Any] = {}
         self._path = path
         self._is_kept = is_kept
         self._position = 0
         self.more()
 
     def more(self) -> None:
-        """Take in the lines that have come since the last time."""
+        """Read the lines added to the file since the last call."""
         try:
             with open(self._path, "rb", buffering=0) as file:
                 file.seek(self._position)
                 text = file.readall()
         except FileNotFoundError:
             return
-        end = text.rfind(b"\n") + 1  # what has no line break behind it was not written whole
+        end = text.rfind(b"\n") + 1  # a last line without line break is not complete yet
         self._position += end
         if end:
             self._add_lines(text[:end].split(b"\n")[:-1])
@@ -411,7 +443,7 @@ class Tables:
 
 
 def _read_name(data: dict[str, Any]) -> Name | None:
-    """The name in a line of it; None if the line is damaged."""
+    """Return the name in a parsed line of a ``.names`` file; None if the line is damaged."""
     kind = data.get("kind")
     category = data.get("category")
     name = data.get("name")
@@ -447,7 +479,7 @@ def _dropped(path: str) -> list[tuple[int, int]]:
     return [(int(number), int(counts[number])) for number in np.flatnonzero(counts)]
 
 
-# of pid, parent's pid, rank and clocks, as tables of a trace hold them
+# upper bounds, exclusive, of pid, parent's pid, rank and the two clocks in the columns of a trace
 _ENDS = (1 << 63, 1 << 63, 1 << 31, 1 << 63, 1 << 63)
 _TYPES = (int, int, int, str, str, int, int, list)
 
@@ -470,16 +502,17 @@ def _source(files: Files, tables: Tables) -> Source:
 
 
 def _is_whole(process: Process) -> bool:
-    """True if a header's values have the types and ranges that tables of a trace can hold."""
+    """True if the values from a header have the types and ranges of the columns of a trace."""
     if not all(map(isinstance, process, _TYPES)):
         return False
     numbers = (*process[:3], process.perf_counter_ns, process.time_ns)
     return all(-1 << 31 <= number < end for number, end in zip(numbers, _ENDS, strict=True))
 
 
-@lru_cache(1 << 14)  # every process has several files, which are listed again and again
+@lru_cache(1 << 14)  # each process has several files, and they are listed many times
 def of_stem(stem: str) -> tuple[str, int, int]:
-    """(host, rank, pid) from the name of files; 0 where it has other parts."""
+    """Return (host, rank, pid) from a stem ``<host>-r<rank>-<pid>``; 0 for a number that is
+    malformed."""
     host, _, pid = stem.rpartition("-")
     host, _, rank = host.rpartition("-r")
     pid = pid.partition(".")[0]
@@ -487,14 +520,21 @@ def of_stem(stem: str) -> tuple[str, int, int]:
 
 
 def rank_of(file: str) -> int:
-    """The rank in the name of a file that belongs to a process; 0 where there is none."""
+    """Return the rank in the name of a file of a process; 0 if the name has no rank."""
     stem, _, kind = file.rpartition(".")
     return of_stem(stem.rpartition("-")[0] if kind == "seg" else stem)[1]
 
 
 def _codes(names: dict[int, Name], codes: dict[Name, int]) -> Array:
-    """The code of each number of a process's names; -1 where there is none."""
-    # the last is that of all numbers beyond
+    """Return the code of each name id of a process, as an array indexed by name id.
+
+    Args:
+        names: The names of the process by name id.
+        codes: The codes of names over all processes; new names are added.
+
+    Returns:
+        Array of the codes; -1 for an unknown id. The last element, -1, stands for all larger ids.
+    """
     code_of = np.full(max(names, default=0) + 2, -1, np.int64)
     for local, name in names.items():
         code_of[local] = codes.setdefault(name, len(codes))
@@ -502,8 +542,10 @@ def _codes(names: dict[int, Name], codes: dict[Name, int]) -> Array:
 
 
 def _numbers(args: Array, last: int) -> list[int]:
-    """The numbers from 1 to the last that occur."""
-    if last > len(args) << 8:  # of damaged lines; the table would be larger than memory
+    """Return the distinct ids of arguments that occur in ``args``, from 1 to ``last``,
+    ascending."""
+    # damaged lines can make ``last`` huge: a table of that length might not fit into memory
+    if last > len(args) << 8:
         return [int(number) for number in np.unique(args) if 1 <= number <= last]
     occurs = np.zeros(last + 2, bool)
     occurs[np.minimum(args, last + 1)] = True

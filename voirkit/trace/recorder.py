@@ -1,20 +1,22 @@
-"""The door of the trace plane for who records: names, spans, marks and counters, and when recording
-begins and ends.
+"""The interface for writing a trace: names, spans, marks, counters, and start and end of recording.
 
-Recording into files is done by C (``_recorder``) where it was built, by ``plain`` elsewhere or if
-``$VOIRKIT_NO_EXTENSION`` is 1. While nothing is recorded all of this returns at once.
+The C extension ``_recorder`` writes the records. ``plain`` replaces it where it was not built, or
+if ``$VOIRKIT_NO_EXTENSION`` is 1. While nothing is recorded, all functions return immediately.
 
-``with Span(name(...)):`` records a span for each entry: nested, recursive, in threads, in
-interleaved coroutines and generators, and when an exception leaves it; a span holds no state of its
-entries. Its attributes are ``name_id``, ``enabled`` and ``args`` (a number of arguments). Who
-derives from it overrides ``refresh()``, which is called before a span is used if ``changed()`` has
-been since it was last: it brings ``args`` and ``enabled`` up to date. The arguments are those at a
-span's end; it is recorded if it is enabled both when it begins and when it ends.
-``span.record(start_ns, end_ns, value=0, name_id=0)`` records one with other times (and name);
-``span.is_on()`` says whether it would.
+``with Span(name(...)):`` records one span each time the block ends. Blocks may be nested,
+recursive, in threads, in interleaved coroutines and generators, and may end by an exception: a span
+object holds no state of its blocks.
 
-What nothing here does: raise into the program, take a lock, start a thread, keep a file open but
-one, or lose a record without counting it.
+- Attributes of a span: ``name_id``, ``enabled``, and ``args``, the id returned by ``arguments``.
+- Subclasses override ``refresh()``, which updates ``args`` and ``enabled``. It is called before the
+  span's next use after a call of ``changed()``.
+- The arguments are those at the end of the block. A span is recorded if it is enabled both at the
+  begin and at the end.
+- ``span.record(start_ns, end_ns, value=0, name_id=0)`` records the span with explicit times, and
+  optionally with another name. ``span.is_on()`` is true if it would be recorded.
+
+Nothing here raises into the program, takes a lock, starts a thread, keeps more than one file open,
+or loses a record without counting it.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ _as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
 
 
 def _chosen() -> Any:
-    """The hot path: in C if it is there and reads the same clock as python."""
+    """Return the module that implements the hot path. It is ``_recorder`` if that was built for
+    this version of voirkit and reads the same clock as python; otherwise ``plain``."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
         try:
             from voirkit.trace import _recorder  # type: ignore[attr-defined]
@@ -74,7 +77,7 @@ def _chosen() -> Any:
             if before <= _recorder.now() <= now() and _recorder.ENGINE == layout.ENGINE:
                 return _recorder
         except (ImportError, AttributeError):
-            pass  # it was not built, or for another voirkit
+            pass  # the C extension was not built, or is that of another version
     from voirkit.trace import plain
 
     return plain
@@ -86,38 +89,38 @@ if not TYPE_CHECKING:
 
 
 class _Process:
-    """This process's part in what is recorded."""
+    """The recording state of this process."""
 
     __slots__ = ("ends_with_python", "is_registered", "recording", "reported")
 
     def __init__(self) -> None:
         self.recording: Recording | None = None
         self.ends_with_python = True
-        self.is_registered = False  # with atexit
-        self.reported: set[str] = set()  # each line is reported once
+        self.is_registered = False  # whether ``_end_with_python`` is registered with atexit
+        self.reported: set[str] = set()  # messages shown so far; each is shown once
 
 
 _process = _Process()
 
 
 def mark(name_id: int, at_ns: int, args: int = 0, value: int = 0) -> None:
-    """Record a moment."""
+    """Record an event without duration."""
     span(name_id, at_ns, at_ns, args, value)
 
 
 def counter(name_id: int, at_ns: int, value: float) -> None:
-    """Record a number, as a double."""
+    """Record the value of a counter, as a double."""
     span(name_id, at_ns, at_ns, 0, *_as_integer(_as_double(value)))
 
 
 def timed(events: int, took_ns: int, part: str = "recording") -> None:
-    """Say what records cost that were timed while they were made: no estimate is made for them.
+    """Report the measured overhead of some records, which replaces the estimate for them.
 
     Args:
-        took_ns: What all that was done for them took, their own recording in it.
-        part: What of the overhead that is: ``recording``, ``instruments`` (looking at what the
-            program has), ``start`` (patching) or ``processes`` (tools that run beside the program;
-            processor time).
+        events: The number of these records.
+        took_ns: The time for everything done for them, including the recording itself.
+        part: The part of the overhead: ``recording``, ``instruments`` (inspecting the program's
+            objects), ``start`` (patching) or ``processes`` (tools in other processes; CPU time).
     """
     recording = _process.recording
     if recording is not None:
@@ -125,12 +128,12 @@ def timed(events: int, took_ns: int, part: str = "recording") -> None:
 
 
 def is_recording() -> bool:
-    """Whether spans go to files now."""
+    """True if records are currently written to files."""
     return _process.recording is not None and _process.recording.stopped is None
 
 
 def has_recorded() -> bool:
-    """Whether there is a file of this process's yet."""
+    """True if this process has recorded anything, so that its files exist."""
     recording = _process.recording
     return recording is not None and recording.has_files()
 
@@ -144,20 +147,19 @@ def begin(
     world_size: int = 1,
     ends_with_python: bool = True,
 ) -> None:
-    """Record from now on.
+    """Start recording.
 
     Args:
-        folder: The run directory; the files go to its folder ``trace``. Nothing is made before
-            something is recorded.
-        rank: This process's rank.
-        host: The machine's name; by default as it calls itself.
-        limit: The most bytes that all processes of the run may have in that folder; what is beyond
-            is counted as dropped.
-        tell: Takes a line for the user, once, when recording has to stop: disk full, folder that is
-            not writable, limit.
-        world_size: Of the group that the rank is of; 1 without one.
-        ends_with_python: Whether it ends when python calls what is registered with ``atexit``, if
-            not before.
+        folder: The run directory. The files are written into its folder ``trace``, which is created
+            with the first record.
+        rank: The rank of this process.
+        host: The host name; by default, that of the operating system.
+        limit: The maximum total size in bytes of the files of all processes of the run. Further
+            records are counted as dropped.
+        tell: Called once with a message for the user if recording has to stop: the disk is full,
+            the folder is not writable, or the limit is reached.
+        world_size: The number of ranks; 1 without a group.
+        ends_with_python: Whether to stop recording at python's exit, through ``atexit``.
     """
     if _process.recording is not None:
         end()
@@ -167,7 +169,7 @@ def begin(
     )
     _process.recording = Recording(engine, _names, settings, tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
-    changed()  # what arguments spans have now is not in the files
+    changed()  # the arguments that spans have now are not in the new files
     engine.switch(1)
     _process.ends_with_python = ends_with_python
     if not _process.is_registered:
@@ -178,10 +180,10 @@ def begin(
 
 
 def end() -> Totals:
-    """Record no more; the files are cut to size.
+    """Stop recording, and truncate the files to their used size.
 
     Returns:
-        What this process recorded; nothing, if it did not record.
+        The totals of what this process recorded; all zero if it did not record.
     """
     recording = _process.recording
     _process.recording = None
@@ -190,8 +192,8 @@ def end() -> Totals:
 
 
 def inherited() -> Any:
-    """What a child that is spawned (spawn, forkserver) needs to record into the same run,
-    plain data. None: nothing is recorded."""
+    """Return the data that a child process (spawn, forkserver) passes to ``adopt`` to record into
+    the same run. It can be pickled. None if nothing is recorded."""
     recording = _process.recording
     if recording is None or recording.stopped is not None:
         return None
@@ -200,7 +202,11 @@ def inherited() -> Any:
 
 
 def adopt(data: Any) -> None:
-    """In such a child: record as the parent did."""
+    """Start recording in a spawned child process with the settings of its parent.
+
+    Args:
+        data: The return value of ``inherited`` in the parent.
+    """
     if data is None or _process.recording is not None:
         return
     folder, rank, host, limit, world_size = data
@@ -208,57 +214,58 @@ def adopt(data: Any) -> None:
 
 
 def join_group(rank: int, world_size: int) -> None:
-    """This process is one of several ranks: so are those that it starts from now on, and what it
-    has recorded before is the rank's too."""
+    """Set the rank of this process after recording has started. It applies to the earlier records
+    too, and to child processes started from now on."""
     recording = _mine()
     if recording is not None:
         recording.join_group(rank, world_size)
 
 
 def name(category: str, name: str, kind: str = "span", value: str | None = None) -> int:
-    """The number of a name, the same as long as the process lives and in its forked children.
+    """Return the id of a name. It stays the same until the process ends, and in forked children.
 
     Args:
-        category: The group it belongs to.
-        name: The event's name.
+        category: The group of events that the name belongs to.
+        name: The name of the event.
         kind: ``span``, ``mark``, ``counter`` or ``meta``.
-        value: The key under which a record's own number is shown (``count``); None if it has none.
+        value: The key under which the record's own number is shown, such as ``count``; None if
+            records of this name have no number.
     """
     return _names.name(category, name, kind, value)
 
 
 def key_of(name_id: int) -> tuple[str, str, str]:
-    """(category, name, kind) of the number of a name."""
+    """Return (category, name, kind) of a name id; empty texts if the id is unknown."""
     return _names.key(name_id)
 
 
 def arguments(mapping: Mapping[str, Any]) -> int:
-    """The number of a set of arguments; 0 of an empty one. Texts, numbers, booleans and None are
-    kept, of anything else its type's name."""
+    """Return the id of a set of arguments; 0 if it is empty. Texts, numbers, booleans and None are
+    stored as they are; any other value is stored as the name of its type."""
     return _names.arguments(mapping)
 
 
 def arguments_as_json(text: str) -> int:
-    """The number of a set of arguments that is a line of JSON already, of one object; what is
-    nested in it stays so."""
+    """Return the id of a set of arguments given as JSON text: an object, on one line. Nested values
+    are kept."""
     return _names.arguments_as_json(text)
 
 
-# what the hot path calls
+# callbacks of the hot path
 
 
 def _mine() -> Recording | None:
-    """This process's part of the recording."""
+    """Return the recording of this process; None if nothing is recorded."""
     recording = _process.recording
     if recording is not None and recording.pid != os.getpid():
-        _after_fork()  # a callback of the program's, run before voirkit's, records
+        _after_fork()  # a fork hook of the program recorded before voirkit's own hook ran
         recording = _process.recording
     return recording
 
 
 def _calls(method: str) -> Callable[..., Any]:
-    """What calls a method of this process's part of the recording, and raises nothing of voirkit's
-    own."""
+    """Return a function that calls a method of the current ``Recording``. The function returns None
+    without a recording, and reports voirkit's own errors instead of raising them."""
 
     def call(*args: Any) -> Any:
         recording = _mine()
@@ -293,8 +300,11 @@ def _write(line: bytes, is_name: bool) -> None:
 def _ours(
     exc: Exception, recording: Recording | None, text: str = "a record could not be written"
 ) -> None:
-    """Hand an exception on unless it is voirkit's own: a signal handler of the program may raise,
-    and means the program."""
+    """Report an exception that voirkit's own code raised, and raise any other one again.
+
+    The others come from a signal handler of the program, which may interrupt voirkit's code at any
+    point, and must reach the program. RecursionError is raised again too.
+    """
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -305,7 +315,7 @@ def _ours(
         or isinstance(exc, RecursionError)
     ):
         raise exc
-    # else it ended meanwhile, in another thread
+    # no report if the recording has ended meanwhile, in another thread
     if recording is None or (recording is _process.recording and recording.stopped is None):
         _once(f"{text} ({type(exc).__name__}: {exc}).")
 
@@ -320,11 +330,11 @@ def _once(text: str) -> None:
             pass  # stderr is closed
 
 
-# the life of the process
+# fork and exit of the process
 
 
 def _after_fork() -> None:
-    """In the child: files of its own, when it records."""
+    """Give a forked child a recording of its own, whose files are created when it records."""
     engine.close()
     recording = _process.recording
     if recording is not None and recording.pid != os.getpid():

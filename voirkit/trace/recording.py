@@ -1,9 +1,9 @@
-"""A recording in one process: its segments, its share of the disk, what is dropped, and what
-becomes of it when the disk is full.
+"""The recording of one process: its files, its share of the disk limit, and its dropped records.
 
-Everything here is called by the hot path when it cannot go on alone.  There is no lock, since it
-may be interrupted at any point by a signal handler, a destructor or a gc callback that records, or
-by another thread; what must happen once is decided by ``dict.setdefault``.
+The hot path calls this code when a thread has no window to write to, or needs a line in the
+``.names`` file. There is no lock. Signal handlers, destructors or gc callbacks that record may
+interrupt this code at any point, and so may other threads. ``dict.setdefault`` decides who performs
+an action that must happen only once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 
 class Settings:
-    """What all processes of a recording share; plain data, it is pickled for children.
+    """The settings of a recording, which child processes inherit.
 
     Attributes:
-        folder: The absolute path of the files.
-        limit: The most bytes that all of them may have together.
-        world_size: Of the group in which this process has its rank; 1 without one.
+        folder: The absolute path of the folder with the files.
+        rank: The rank of this process.
+        host: The host name.
+        limit: The maximum total size of all files in bytes.
+        world_size: The number of ranks; 1 without a group.
     """
 
     __slots__ = ("folder", "host", "limit", "rank", "world_size")
@@ -45,16 +47,16 @@ class Settings:
 
 
 class Totals:
-    """What a process recorded.
+    """The totals of what a process recorded.
 
     Attributes:
-        events: Records that are in files.
-        dropped: Records that are not, by ``category.name``.
-        parts: Seconds by what they were spent on. ``recording``: as it was timed by who records
-            (``timed``), and for other records an estimate, the measured cost of one record and the
-            time spent on files. Others have the names that ``timed`` was told.
-        seconds: All of them.
-        stopped: Why recording ended early; None if it did not.
+        events: The number of records in files.
+        dropped: The numbers of records that were not written, by ``category.name``.
+        parts: Seconds of overhead, by the part named in calls of ``timed``. ``recording`` also
+            contains an estimate for all other records: the measured cost of one record, and the
+            time spent on files.
+        seconds: The sum of ``parts``.
+        stopped: The reason why recording ended early; None if it did not.
     """
 
     __slots__ = ("dropped", "events", "parts", "stopped")
@@ -76,13 +78,13 @@ class Totals:
 
 
 class Recording:
-    """This process's part of a recording.
+    """The part of a recording that this process writes.
 
     Args:
-        engine: The hot path: ``_recorder`` or ``plain``.
-        names: What has been interned in this process.
-        settings: Where to, and how much.
-        tell: Takes the one warning.
+        engine: The module of the hot path: ``_recorder`` or ``plain``.
+        names: The interned names and arguments of this process.
+        settings: The folder, rank, and size limit of the recording.
+        tell: Called once with a message if recording has to stop.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class Recording:
     ) -> None:
         self.engine, self.names, self.settings, self.tell = engine, names, settings, tell
         self.pid = os.getpid()
-        self.ancestors: list[str] = []  # the .names of the processes that this one was forked from
+        # .names files of the processes that this one was forked from, oldest first
+        self.ancestors: list[str] = []
         self.stopped: str | None = None
         self._once: dict[str, Any] = {}
         self._dropped: dict[int, Any] = {}
@@ -100,17 +103,18 @@ class Recording:
         self._slow_ns = 0
         self._timed_events = 0
         self._timed_ns: dict[str, int] = {}
-        # of the limit: what was left when the folder was last looked at, how much of it may be used
-        # before looking again, what has been
+        # State of the limit, in bytes: what was left at the last check of the folder, how much of
+        # that this process may use before the next check, and how much it has used since.
         self._left = self._share = self._used = 0
 
-    # what the hot path calls
+    # callbacks of the hot path
 
     def arrive(self) -> int | None:
-        """A thread is about to record into a segment that was not its own.
+        """Write the name of the current thread to the files, before it first records into a
+        segment.
 
         Returns:
-            Its native id; its name is in the files.  None: nothing is recorded any more.
+            The native id of the thread; None if nothing is recorded any more.
         """
         start_ns = perf_counter_ns()
         files = self._files()
@@ -122,9 +126,15 @@ class Recording:
         return None if self.stopped else tid
 
     def grow(self, segment: Segment | None) -> tuple[Segment, Any, int, int, int] | None:
-        """A segment has no room, or there is none yet. Returns the segment, its new window, the
-        window's place in the file, its bytes, and where in it the first record goes; None: nothing
-        is recorded any more."""
+        """Map the next window of a full segment.
+
+        Args:
+            segment: The segment; None for a new one.
+
+        Returns:
+            (segment, new window, offset of the window in the file, size of the window, offset of
+            the first record in the window). None if nothing is recorded any more.
+        """
         start_ns = perf_counter_ns()
         files = self._files()
         if files is None or self.stopped:
@@ -140,7 +150,7 @@ class Recording:
             window, first = segment.grow(size, self.engine.Window)
         except OSError as exc:
             if exc.errno is None:
-                raise  # it is of a signal handler of the program: a TimeoutError
+                raise  # raised by a signal handler of the program, such as a TimeoutError
             self._fail(exc, segment.path)
             return None
         self._used += size
@@ -148,7 +158,8 @@ class Recording:
         return segment, window, at, size, first
 
     def resolve(self, number: int) -> None:
-        """Arguments from before there was a file are about to be recorded."""
+        """Write the line of arguments that were interned before this process had its file. Called
+        before the first record that uses their id."""
         files = self._files()
         if files is None or number in files.resolved:
             return
@@ -158,7 +169,7 @@ class Recording:
             files.resolved.add(number)
 
     def lose(self, name: int) -> None:
-        """A record could not be written."""
+        """Count a record that could not be written. ``name``: its name id."""
         counter = self._dropped.get(name)
         if counter is None:
             counter = self._dropped.setdefault(name, count(1))
@@ -166,7 +177,7 @@ class Recording:
 
     def _save_dropped(self, name: int, dropped: int) -> None:
         if self._counting or "uncounted" in self._once:
-            return  # this was called by what is called here: by an audit hook that records
+            return  # a recursive call, as by an audit hook that records while the file is opened
         self._counting = True
         try:
             files = self._files()
@@ -175,26 +186,26 @@ class Recording:
         except OSError as exc:
             if exc.errno is None:
                 raise
-            self._once["uncounted"] = True  # on a full disk they are counted in memory alone
+            self._once["uncounted"] = True  # the disk is full: only the counts in memory are kept
         finally:
             self._counting = False
 
     def timed(self, events: int, took_ns: int, part: str) -> None:
-        """Some records were timed while they were made; see ``recorder.timed``."""
+        """Add the measured overhead of some records; see ``recorder.timed``."""
         self._timed_events += events
         self._timed_ns[part] = self._timed_ns.get(part, 0) + took_ns
 
     def join_group(self, rank: int, world_size: int) -> None:
-        """This process has a rank among others, also in what it has recorded before."""
+        """Set the rank and world size of this process, also for its earlier records."""
         settings = self.settings
         self.settings = Settings(settings.folder, rank, settings.host, settings.limit, world_size)
         self.write(group_line(rank, world_size))
 
-    # files
+    # the ``.names`` file and segments
 
     def write(self, line: bytes, is_name: bool = False) -> None:
-        """Append a line to the names, if there is a file yet. When recording has stopped names are
-        needed still, for what is dropped."""
+        """Append a line to the ``.names`` file, if it exists yet. After recording has stopped, only
+        the lines of names are written: the counts of dropped records refer to them."""
         files = self._once.get("files")
         if files is None or (self.stopped and not is_name):
             return
@@ -209,7 +220,7 @@ class Recording:
             self._fail(exc, files.names)
 
     def has_files(self) -> bool:
-        """Whether anything has been recorded."""
+        """True if the files exist, because something has been recorded."""
         return self._once.get("files") is not None
 
     def _files(self) -> Files | None:
@@ -222,7 +233,7 @@ class Recording:
                     self.settings.rank,
                     self.settings.world_size,
                 )
-                # another thread was faster, or the recording has ended meanwhile
+                # another thread created the files first, or the recording has ended
                 if once.setdefault("files", made) is not made:
                     made.discard()
             except OSError as exc:
@@ -234,20 +245,21 @@ class Recording:
         if files is None:
             return None
         if not files.complete:
-            # Not only whoever made it: another thread may not record before all the names are
-            # there.
+            # Done by every thread that gets here, not only by the one that created the files: no
+            # thread may record before all names are in the file.
             for line in self.names.lines():
                 self.write(line, is_name=True)
             self.engine.inherit(self.names.begin_file())
             files.complete = True
-            # spans ask for their arguments again, and get such as have a line
+            # makes spans intern their arguments again, and so get ids with lines in this file
             self.engine.changed()
         return files
 
-    # the limit
+    # the limit on the size of all files
 
     def _allowed(self, n_bytes: int) -> int:
-        """How large a window may be; 0: none."""
+        """Return the size in bytes that a window may have under the limit: at most ``n_bytes``, and
+        0 if the limit is reached."""
         if self._used + n_bytes > self._share:
             self._look()
         remaining = self._left - self._used
@@ -258,7 +270,8 @@ class Recording:
         )
 
     def _look(self) -> bool:
-        """See how much all processes have used; whether anything is left."""
+        """Measure how much space the files of all processes take. True if the limit is not yet
+        reached."""
         used_bytes, stems = 0, set()
         try:
             with os.scandir(self.settings.folder) as entries:
@@ -272,9 +285,11 @@ class Recording:
                         )
         except OSError as exc:
             if exc.errno is None:
-                raise  # the folder is gone, which is found out where something is written
+                raise  # raised by a signal handler of the program
+            # otherwise the folder is gone, which the next write to it reports
         self._left, self._used = self.settings.limit - used_bytes, 0
-        # Until the next check all processes together use at most an eighth of what is left.
+        # This process's share: until the next check, all processes together use at most an eighth
+        # of the space that is left.
         self._share = max(self._left, 0) // (8 * max(len(stems), 1))
         return self._left > 0
 
@@ -283,7 +298,7 @@ class Recording:
             f"the recording has reached its limit of {_size(self.settings.limit)} (--trace-limit)"
         )
 
-    # its end
+    # end of the recording
 
     def _fail(self, exc: OSError, path: str) -> None:
         self._stop(f"{path} cannot be written ({exc.strerror})")
@@ -313,16 +328,16 @@ class Recording:
                 segment.cut(end)
 
     def finish(self) -> Totals:
-        """End it; the engine is off already."""
+        """Close the files and return the totals. The engine must have been switched off before."""
         self._close()
         dropped: dict[str, int] = {}
         for number, counter in list(self._dropped.items()):
             lost = next(counter) - 1
-            # of two threads the one with the smaller number may have saved it last
+            # saved again: of two threads, the one with the smaller count may have saved last
             self._save_dropped(number, lost)
             name = self.names.describe(number)
             dropped[name] = dropped.get(name, 0) + lost
-        files = self._once.setdefault("files", None)  # None: there will be none
+        files = self._once.setdefault("files", None)  # None prevents files from being created later
         if files is not None:
             try:
                 files.write(ends_line(self._ends))
@@ -338,8 +353,12 @@ class Recording:
         )
 
     def _took_ns(self) -> dict[str, float]:
-        """Those that were timed once, with their part of the time spent on files; the others by
-        what one costs."""
+        """Return the overhead in nanoseconds, by part.
+
+        Timed records count with their measured time, which includes time spent on files. The others
+        count with the measured cost of one record, and a proportional share of the time spent on
+        files.
+        """
         n_untimed = max(self._events - self._timed_events, 0)
         took: dict[str, float] = {"recording": 0.0, **self._timed_ns}
         if n_untimed:
@@ -351,18 +370,18 @@ class Recording:
         return took
 
     def in_child(self) -> Recording:
-        """The part of a forked child: files of its own, made when it records."""
+        """Return the recording for a forked child, whose files are created when it records."""
         child = Recording(self.engine, self.names, self.settings, self.tell)
         files = self._once.get("files")
         child.ancestors = self.ancestors if files is None else [*self.ancestors, files.names]
-        if self.stopped is not None:  # told already
+        if self.stopped is not None:  # the parent has already warned the user
             child.stopped = child._once["stopped"] = self.stopped
         return child
 
 
 def _cost_ns(engine: Any) -> float:
-    """What a record costs now, with its two clock reads, measured into memory of the engine's own:
-    other threads may be recording."""
+    """Measure the cost of one record in nanoseconds, including two clock reads. ``trial`` writes to
+    separate memory, so threads that record meanwhile are not disturbed."""
     times = 1000
     trial = engine.trial
     start_ns = perf_counter_ns()
@@ -372,8 +391,8 @@ def _cost_ns(engine: Any) -> float:
 
 
 def _thread() -> tuple[int, str]:
-    """(native id, name) of this thread; ``threading.current_thread`` would make an object for a
-    thread that python did not start."""
+    """Return (native id, name) of the current thread. ``threading.current_thread`` is not used,
+    since it creates an object for a thread that python did not start."""
     from _thread import get_ident, get_native_id
 
     ident = get_ident()
@@ -385,7 +404,13 @@ def _thread() -> tuple[int, str]:
 
 
 def _line_in(paths: Sequence[str], number: int) -> bytes | None:
-    """The line of a set of arguments in the files of ancestors."""
+    """Return the line of arguments from the ``.names`` files of ancestors, the nearest first; None
+    if there is no such line.
+
+    Args:
+        paths: The files, oldest ancestor first.
+        number: The id of the arguments.
+    """
     prefix = f'{{"{layout.ARGUMENTS}":{number},'.encode()
     for path in reversed(paths):
         try:

@@ -1,4 +1,4 @@
-"""``--calls``: calls of functions of chosen modules, with their arguments' values in short."""
+"""``--calls``: records calls of functions in chosen modules, with a short form of each argument."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The calls of a run: of each rank that recorded some, with steps and phases; and how reports show
-them: which functions were called, how often and for how long, their time by phase, what varies
-between steps.
+"""Summary and report of a run's recorded calls: which functions were called, how often and for how
+long, their time by phase, and what varies between steps.
+
+``recorded`` and ``calls`` yield the calls of each rank, with the step and phase of each.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from voirkit_instruments.calls.analyse_records import (
 
 
 def recorded(run: Run) -> Iterator[Recorded]:
-    """The calls that each rank recorded, ascending by rank; one is to be used before the next is
-    asked for."""
+    """Yield the recorded calls of each rank, in ascending order of rank. Use each item before
+    asking for the next."""
     ranks = ranks_of(run)
     steps = when(run) if ranks else {}
     for rank in ranks:
@@ -50,15 +51,15 @@ def recorded(run: Run) -> Iterator[Recorded]:
 
 
 def calls(run: Run) -> Iterator[Call]:
-    """Each call of a run: by rank, then by thread and start (in chunks: see
+    """Yield each call of a run, by rank, then by thread and start within a chunk (see
     ``Recorded.chunks``)."""
     for rank in recorded(run):
         yield from rank.rows()
 
 
 def calls_of(runs: Iterable[Run]) -> dict[str, Any] | None:
-    """``calls`` of a summary for a run, or for the directories of its ranks; None if no call was
-    recorded."""
+    """Return the ``calls`` section of a summary, for one run or for the directories of its ranks;
+    None if no call was recorded."""
     parts = [part for run in runs for ranks in run.map_ranks(_partials) for part in ranks]
     return figures(combine(parts)) if parts else None
 
@@ -70,9 +71,9 @@ def _partials(run: Run) -> list[Partial]:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``calls`` of a summary; see ``voirkit.instrument.Instrument``."""
-    # what the run itself knows of it (``skipped``); a run of one rank has worked it all out at its
-    # end
+    """Return the ``calls`` section of a summary; see ``voirkit.instrument.Instrument``."""
+    # The run's own summary has facts that the records lack (``skipped``). A run of one rank has
+    # already summarised its calls at its end.
     known_calls = summary.get("calls") or {}
     known_ranks = known_calls.get("by_rank") or ()
     has_one_rank = len(runs) == len(known_ranks) == len(ranks_of(runs[0])) == 1
@@ -82,17 +83,19 @@ def summarise(
     return None if calls is None else {"calls": {**known_calls, **calls}}
 
 
-MOST = 50  # functions that a summary names
+MOST = 50  # largest number of functions that a summary names
 _S = 1e9
 
 
 def figures(partial: Partial) -> dict[str, Any]:
-    """The functions that were called, those with most time of their own first.
+    """Return the figures of a summary about the functions that were called, ordered by self time,
+    longest first.
 
     Returns:
-        ``functions`` and ``events`` (how many), ``errors``, ``self_s``, ``by_function`` (at most
-        50), ``by_phase``, ``by_rank``, ``by_step``: calls in a step of training, and the functions
-        (``varying``) that are not called equally often in all of them.
+        ``functions`` and ``events`` (numbers of functions and calls), ``errors``, ``self_s``,
+        ``by_function`` (at most 50), ``by_phase``, ``by_rank``, ``by_step``. ``by_step`` covers
+        the calls in training steps; its ``varying`` names the functions that are not called
+        equally often in all of these steps.
     """
     ordered = sorted(partial.functions.items(), key=lambda item: (-item[1].self_ns, item[0]))
     functions = [function for _, function in ordered]
@@ -149,7 +152,8 @@ def _step_row(
 
 
 def counts(numbers: Counter[int]) -> dict[str, int] | None:
-    """Median, least and most of counted numbers; None of none."""
+    """Return the median, minimum and maximum of the counted numbers; None if nothing was
+    counted."""
     if not numbers:
         return None
     ordered = sorted(numbers)
@@ -165,22 +169,22 @@ GROUPS = (*PHASES, "outside of steps")
 
 @dataclass
 class Function:
-    """The calls of one function; times in nanoseconds."""
+    """Statistics of the calls of one function; times in nanoseconds."""
 
     n: int = 0
-    errors: int = 0  # how many of them raised an exception
-    # time in it; that of a call inside another one of the same function is counted once
+    errors: int = 0  # number of calls that raised an exception
+    # total duration of the calls, without calls inside another call of the same function
     total_ns: int = 0
-    all_ns: int = 0  # the durations of all its calls
-    self_ns: int = 0  # time in it without the recorded calls that it made
-    most_ns: int = 0  # the longest call
-    # (number, self time) by phase, and outside of steps
+    all_ns: int = 0  # total duration of all calls
+    self_ns: int = 0  # total duration without the recorded calls inside
+    most_ns: int = 0  # duration of the longest call
+    # by phase, or "outside of steps": (number of calls, self time)
     phases: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # steps of training by its number of calls in the thread that trains
+    # {calls in a training step: number of such steps}; calls of the training thread only
     a_step: Counter[int] = field(default_factory=Counter)
 
     def merge(self, other: Function) -> Function:
-        """Both together; neither is changed."""
+        """Return the sum of this and ``other``; neither is changed."""
         phases = dict(self.phases)
         for phase, (n, self_ns) in other.phases.items():
             n_before, self_ns_before = phases.get(phase, (0, 0))
@@ -199,24 +203,24 @@ class Function:
 
 @dataclass
 class Partial:
-    """The calls of one rank, or of several added up."""
+    """Statistics of the calls of one rank, or the sum over several ranks."""
 
     functions: dict[tuple[str, str], Function] = field(default_factory=dict)  # by (module, name)
-    # number of calls, errors, and time without the calls inside
+    # by rank: number of calls, number of errors, self time in ns
     ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    # steps of training by the number of calls in them, of the thread that trains
+    # {calls of all functions in a training step: number of such steps}; of the training thread only
     a_step: Counter[int] = field(default_factory=Counter)
 
 
 def partial(recorded: Recorded) -> Partial:
-    """The sums of a rank's calls."""
+    """Add up the calls of one rank."""
     size = len(recorded.functions)
     sums = {
         key: np.zeros(size, dtype=np.int64)
         for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")
     }
     phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
-    in_steps: list[tuple[Array, Array]] = []  # (function and step as one number, count)
+    in_steps: list[tuple[Array, Array]] = []  # (step and function as one number, calls)
     failed = recorded.failed
     trains = recorded.threads.index(recorded.trains) if recorded.trains in recorded.threads else -1
     for calls in recorded.chunks():
@@ -265,8 +269,12 @@ def _sum_by(indices: Array, amounts: Array, size: int) -> Array:
 
 
 def _count_in_steps(calls: Calls, trains: int, size: int) -> tuple[Array, Array]:
-    """The steps and functions, as one number, of the calls of the thread that trains, and how many
-    calls each has."""
+    """Count the calls of each function in each training step, in the training thread.
+
+    Returns:
+        The pairs of step and function that occur, each as the number ``step * size + function``,
+        and the number of calls of each pair.
+    """
     inside = (calls.task == _TRAIN) & (calls.thread == trains)
     numbers = calls.step[inside] * size + calls.function[inside]
     step_and_function, n_calls = np.unique(numbers, return_counts=True)
@@ -274,7 +282,7 @@ def _count_in_steps(calls: Calls, trains: int, size: int) -> tuple[Array, Array]
 
 
 def _add_counts(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """The same over all chunks: a step may lie in two of them."""
+    """Add up the counts of all chunks; the calls of one step may be in two chunks."""
     none = np.zeros(0, dtype=np.int64)
     numbers = np.concatenate([none, *(number for number, _ in parts)])
     counts = np.concatenate([none, *(count for _, count in parts)])
@@ -283,14 +291,14 @@ def _add_counts(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 
 def _steps_by_all_calls(steps: Array, counts: Array) -> Counter[int]:
-    """How many steps have how many calls."""
+    """Return how many steps have each total number of calls: {calls: steps}."""
     unique, index = np.unique(steps, return_inverse=True)
     return Counter(_sum_by(index.reshape(-1), counts, len(unique)).tolist())
 
 
 def _steps_by_calls(function: Array, counts: Array, n_steps: int) -> dict[int, Counter[int]]:
-    """By function: in how many steps it was called so often; those without a call of it among
-    them."""
+    """Return, for each function, how many steps call it how often: {calls: steps}. Steps without a
+    call count under 0; a function that no step calls has no entries."""
     n_functions = int(function.max()) + 1 if len(function) else 0
     by_function: dict[int, Counter[int]] = {i: Counter() for i in range(n_functions)}
     pairs, n_with = np.unique(np.stack([function, counts]), axis=1, return_counts=True)
@@ -303,8 +311,8 @@ def _steps_by_calls(function: Array, counts: Array, n_steps: int) -> dict[int, C
     return by_function
 
 
-_MOST = 20  # functions that a terminal shows, and that are drawn
-_NAMED = 4  # functions that vary between steps
+_MOST = 20  # functions shown in the terminal's table, and in the chart
+_NAMED = 4  # functions named, of those that vary between steps
 _MANY_RANKS = 8
 _HEADS = (
     Column("function", left=True, cut=True),
@@ -362,7 +370,7 @@ def _cells(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _by_phase(functions: Mapping[str, Any]) -> Iterator[Block]:
-    """The functions with most time of their own within steps."""
+    """Yield a chart of the functions with most self time within steps, by phase."""
     rows = []
     for name, row in functions.items():
         phases = {phase: part["self_s"] for phase, part in row["phases"].items()}
@@ -378,8 +386,8 @@ def _by_phase(functions: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def short(name: str) -> str:
-    """A function as people call it: ``F.relu``, ``optim.Adam.step``, ``nn.Linear.__call__``,
-    ``data.DataLoader.__iter__``."""
+    """Return a function's name as people write it: ``F.relu``, ``optim.Adam.step``,
+    ``nn.Linear.__call__``, ``data.DataLoader.__iter__``."""
     functional = "torch.nn.functional."
     if name.startswith(functional):
         return f"F.{name[len(functional) :]}"
@@ -395,7 +403,7 @@ def short(name: str) -> str:
 
 
 def _call_facts(calls: CallSummary) -> Text:
-    """How many calls, of how many functions, and how many a step."""
+    """Return the line about all calls: number of calls, number of functions, calls per step."""
     facts = [f"{calls['events']:,} calls of {calls['functions']:,} functions"]
     if calls["errors"]:
         facts.append(f"{calls['errors']:,} raised an exception")
@@ -415,7 +423,7 @@ def _call_facts(calls: CallSummary) -> Text:
 
 
 def _phase_facts(by_phase: Mapping[str, Any]) -> Iterator[Text]:
-    """The time of the calls by phase of a step."""
+    """Yield the line about the self time of the calls in each phase of a step."""
     phases = dict(by_phase)
     outside = phases.pop(OUTSIDE, None)
     inside_s = sum(row["self_s"] for row in phases.values())

@@ -1,5 +1,7 @@
-"""The calls of one rank as columns of numbers, in chunks, and as rows for those who write them out
-one by one; and the step and phase of each, by the records of the steps instrument (docs/steps.md).
+"""The recorded calls of one rank, as arrays in chunks or as one row per call, with the step and
+phase of each call.
+
+Steps and phases come from the records of the steps instrument (docs/steps.md).
 """
 
 from __future__ import annotations
@@ -20,38 +22,38 @@ from voirkit.runs.opened import Run
 from voirkit.runs.parquet import CodedSpans, quoted, within
 
 KIND, OPERAND = "call", "operand"
-CHUNK = 1_000_000  # calls at a time: 300 MB with what is made of them
+CHUNK = 1_000_000  # calls in a chunk; 300 MB with the arrays computed from them
 
 
 class Call(NamedTuple):
-    """One call."""
+    """One recorded call, with its rank, thread, step and phase."""
 
     rank: int
     host: str
     pid: int
     tid: int
-    task: str  # "train" or "evaluation": in what kind of step; empty outside of both
-    step: int | None  # its number, from 0; None outside
-    phase: str  # of the step (``PHASES``)
+    task: str  # kind of step: "train" or "evaluation"; empty outside of steps
+    step: int | None  # number of the step, from 0; None outside of steps
+    phase: str  # part of the step, one of ``PHASES``
     start_ns: int  # on the host's clock (time.perf_counter_ns)
     duration_ns: int
-    self_ns: int  # without the recorded calls in it
-    depth: int  # how many recorded calls it lies in
+    self_ns: int  # duration without the recorded calls inside
+    depth: int  # number of recorded calls around this one
     module: str
     function: str
-    object: int  # id of the object whose method it is; 0 of none
+    object: int  # id of the object whose method was called; 0 if none
     # args, kwargs, returns, error, bound as recorded; keys without content are left out
     arguments: Mapping[str, Any]
     operands: tuple[tuple[str, int], ...]  # the tensors among arguments and results, as (where, id)
 
 
 def ranks_of(run: Run) -> list[int]:
-    """The ranks that have recorded calls."""
+    """Return the ranks that have recorded calls, in ascending order."""
     return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
 class Recorded:
-    """The calls that one rank, or only its ``thread`` (host, pid, tid), has recorded."""
+    """The recorded calls of one rank, or of one ``thread`` (host, pid, tid) of this rank."""
 
     def __init__(
         self, run: Run, rank: int, when: When, thread: tuple[str, int, int] | None = None
@@ -75,18 +77,19 @@ class Recorded:
 
     @property
     def trains(self) -> tuple[str, int, int] | None:
-        """The thread that trains; None: not known."""
+        """(host, pid, tid) of the training thread; None if unknown."""
         return self._when.thread
 
     @property
     def failed(self) -> Array:
-        """By index of arguments, whether a call with them raised an exception."""
+        """Mask over ``arguments``: True if a call with these arguments raised an exception."""
         raised = [isinstance(values.get("error"), str) for values in self.arguments]
         return np.array(raised, dtype=bool)
 
     def chunks(self, chunk: int = CHUNK) -> Iterator[Calls]:
-        """The calls, each once, in chunks by the time at which they began; memory does not grow
-        with the run. A call that goes on when its chunk ends is in the one in which it ends."""
+        """Yield each call once, in chunks ordered by start, so that memory does not grow with the
+        run. A call that is still running when its chunk ends comes with the chunk in which it
+        ends."""
         going: list[Calls] = []
         for low, high in self._spans.ranges(chunk):
             calls = joined([*going, self._between(low, high)])
@@ -118,8 +121,8 @@ class Recorded:
         )
 
     def operands(self, calls: Calls) -> list[tuple[tuple[str, int], ...]]:
-        """The tensors of each of some calls, as (where, id); they are found by the time at which
-        their call began, on its thread."""
+        """Return the tensors of each call, as (where, id). They are looked up by the thread and the
+        start of the call."""
         if not len(calls):
             return []
         low, high = int(calls.start_ns.min()), int(calls.start_ns.max()) + 1
@@ -135,7 +138,7 @@ class Recorded:
         return [tuple(by_call.get(key, ())) for key in keys]
 
     def rows(self, chunk: int = CHUNK // 4) -> Iterator[Call]:
-        """The calls one by one, ordered as ``chunks`` orders them."""
+        """Yield the calls one by one, in the order of ``chunks``."""
         for calls in self.chunks(chunk):
             operands = self.operands(calls)
             columns = (
@@ -161,33 +164,33 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one rank; arrays of shape (n,). Ascending by thread, start, and of the same start
-    the longer first."""
+    """Calls of one rank, as arrays of shape (n,). They are ordered by thread, then by start; of
+    calls with the same start, the longer comes first."""
 
-    thread: Array  # this, function and args are indices into the tables of ``Recorded``
+    thread: Array  # like function and args, an index into the lists of ``Recorded``
     start_ns: Array
     duration_ns: Array
     function: Array
     args: Array
-    object: Array  # id of the object whose method it is; 0 of none
-    self_ns: Array  # time without the calls in it that were recorded
-    depth: Array  # how many recorded calls it lies in
-    # whether one of those is of the same function: its time is counted by that one
+    object: Array  # id of the object whose method was called; 0 if none
+    self_ns: Array  # duration without the recorded calls inside
+    depth: Array  # number of recorded calls around the call; -1: not computed yet
+    # True if a call around it is of the same function, whose duration includes this call
     inside_itself: Array
     task: Array  # index into ``TASKS``
-    step: Array  # its number, from 0; -1 outside
+    step: Array  # number of the step, from 0; -1 outside of steps
     phase: Array  # index into ``PHASES``
 
     def __len__(self) -> int:
         return len(self.start_ns)
 
     def select(self, selection: Array) -> Calls:
-        """Those of these indices, or where a mask is true."""
+        """Return the calls at the given indices, or where the given mask is true."""
         return joined([self], selection)
 
 
 def joined(parts: list[Calls], selection: Array | None = None) -> Calls:
-    """Several one after the other; only the selected ones."""
+    """Concatenate the parts, and keep only the selected calls (None: all)."""
     columns = {}
     for field in fields(Calls):
         column = np.concatenate([getattr(part, field.name) for part in parts])
@@ -196,9 +199,11 @@ def joined(parts: list[Calls], selection: Array | None = None) -> Calls:
 
 
 def nested(calls: Calls) -> Calls:
-    """The same with ``self_ns``, ``depth`` and ``inside_itself``. A call that is new comes with
-    ``self_ns`` = ``duration_ns`` and depth -1. One that went on when the chunk before ended comes
-    again as this has left it."""
+    """Return the calls with ``self_ns``, ``depth`` and ``inside_itself`` filled in.
+
+    Before, a new call has ``self_ns`` = ``duration_ns`` and depth -1. A call that was still running
+    at the end of the previous chunk has the values that this function gave it then.
+    """
     edges = np.flatnonzero(np.diff(calls.thread)) + 1
     caller = np.full(len(calls), -1)
     for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(calls)], strict=True):
@@ -217,8 +222,8 @@ def nested(calls: Calls) -> Calls:
 
 
 def _without_inner(calls: Calls, caller: Array) -> Array:
-    """The time in each call without the new calls that it made."""
-    # those that come again were taken from their callers before
+    """Return the duration of each call without the new calls directly inside it, in ns."""
+    # calls of the previous chunk were subtracted from the calls around them before
     is_new = (caller >= 0) & (calls.depth < 0)
     inner_ns = np.bincount(
         caller[is_new], weights=calls.duration_ns[is_new], minlength=len(calls)
@@ -226,23 +231,24 @@ def _without_inner(calls: Calls, caller: Array) -> Array:
     return np.maximum(calls.self_ns - inner_ns[: len(calls)], 0)
 
 
-TASKS = ("", "train", "evaluation")  # "": outside of both
+TASKS = ("", "train", "evaluation")  # "": outside of steps
 _OTHER = len(PHASES) - 1
 NONE = -1
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Time cut into pieces, each of one owner: the innermost of the intervals it lies in. What lies
-    in none has owner -1."""
+    """Time cut into pieces. The owner of each piece is the innermost interval that contains it, or
+    -1 if no interval does."""
 
-    # where each piece begins, ascending; it lasts until the next, the last one for ever. Shape
+    # start of each piece, ascending; a piece ends where the next begins, the last one never. Shape
     # (n,).
     edges: Array
-    owners: Array  # of each piece. Shape (n,).
+    owners: Array  # owner of each piece: index of an interval, or -1. Shape (n,).
 
     def during(self, start_ns: Array, duration_ns: Array) -> Array:
-        """The owner of the piece that holds at least half of each interval; -2 if none does."""
+        """Return the owner of the piece that contains at least half of each interval; -2 if no
+        piece does."""
         end_ns = start_ns + duration_ns
         piece = np.searchsorted(self.edges, start_ns + duration_ns // 2, side="right") - 1
         piece_ends = np.append(self.edges[1:], np.iinfo(np.int64).max)
@@ -255,18 +261,18 @@ class Pieces:
         return np.where(is_before_all | holds_half, owners, -2)
 
     def owners_at(self, moment_ns: Array) -> Array:
-        """The owner of the piece in which each moment lies."""
+        """Return the owner of the piece that contains each moment."""
         piece = np.searchsorted(self.edges, moment_ns, side="right") - 1
         return np.where(piece < 0, NONE, self.owners[np.maximum(piece, 0)])
 
 
 def pieces(start_ns: Array, duration_ns: Array, outermost: bool = False) -> Pieces:
-    """The pieces of nested intervals, with their indices as owners.
+    """Cut time at the edges of nested intervals; the owners are the intervals' indices.
 
     Args:
-        start_ns: Ascending; of two that start together the longer first.
+        start_ns: Ascending; of intervals with the same start, the longer comes first.
         duration_ns: Same shape.
-        outermost: Leave out those that lie in others.
+        outermost: Leave out intervals that lie inside another one.
     """
     outer = parents(start_ns, duration_ns)
     indices: Array = np.arange(len(start_ns))
@@ -278,8 +284,8 @@ def pieces(start_ns: Array, duration_ns: Array, outermost: bool = False) -> Piec
     ends = starts + duration_ns[indices]
     edges = np.concatenate((ends, starts))
     owners = np.concatenate((outer[indices], indices))
-    # Of what happens at the same moment: first the ends, the inner ones before the outer ones, then
-    # the starts, the outer ones first.
+    # Edges at the same moment: first the ends, of inner intervals before outer ones; then the
+    # starts, of outer intervals before inner ones.
     by_length = np.concatenate((-starts, -ends))
     is_start = np.repeat([0, 1], len(indices))
     order = np.lexsort((by_length, is_start, edges))
@@ -287,31 +293,35 @@ def pieces(start_ns: Array, duration_ns: Array, outermost: bool = False) -> Piec
 
 
 class When:
-    """Steps and phases of one rank.
+    """The steps and phases of one rank, in which calls are looked up.
 
     Args:
-        steps: Its steps; None: not known.
-        start_ns: Of the phases of the thread that trains, ascending, of two that start together the
-            longer first.
+        steps: The steps of the rank; None if unknown.
+        start_ns: Start of each phase of the training thread, ascending; of phases with the same
+            start, the longer comes first.
         duration_ns: Same shape.
-        meaning: What each is (``steps.MEANING``). Same shape.
+        meaning: Kind of each phase (see ``phases.meanings``). Same shape.
     """
 
     def __init__(
         self, steps: Steps | None, start_ns: Array, duration_ns: Array, meaning: Array
     ) -> None:
-        # (host, pid, tid) of the thread that trains; None: not known
+        # (host, pid, tid) of the training thread; None if unknown
         self.thread: tuple[str, int, int] | None = None
         self._steps, self._task, self._number = _step_pieces(steps)
         self._inner = pieces(start_ns, duration_ns)
         self._outer = pieces(start_ns, duration_ns, outermost=True)
-        of_meaning = np.minimum(np.arange(REST), _OTHER)  # the parts of other come after the phases
-        self._phase = np.append(of_meaning[meaning], _OTHER)  # that of owner -1 last
+        # the parts of "other" come after the phases
+        of_meaning = np.minimum(np.arange(REST), _OTHER)
+        self._phase = np.append(of_meaning[meaning], _OTHER)  # the last entry is for owner -1
 
     def place(self, start_ns: Array, duration_ns: Array) -> tuple[Array, Array, Array]:
-        """Task, step and phase of some calls: those in which at least half of each lies, or, if it
-        is longer, in which it began. A call that asks for a batch or steps an optimizer begins
-        before the phase that it is, by the time it takes to record either."""
+        """Return the task, step and phase of each call: the ones that contain at least half of the
+        call or, if none does, the ones in which it begins.
+
+        A call that requests a batch, or steps an optimizer, begins shortly before its own phase:
+        recording the start of the call takes time.
+        """
         owner: Array = self._steps.during(start_ns, duration_ns)
         owner = np.where(owner == -2, self._steps.owners_at(start_ns), owner)
         phase: Array = self._inner.during(start_ns, duration_ns)
@@ -321,7 +331,7 @@ class When:
 
 
 def _step_pieces(steps: Steps | None) -> tuple[Pieces, Array, Array]:
-    """The pieces of steps, with task and number of each owner; those of owner -1 last."""
+    """Return the pieces of the steps, and the task and number for each owner; last for owner -1."""
     if steps is None:
         empty = np.zeros(0, dtype=np.int64)
         return pieces(empty, empty), np.zeros(1, dtype=np.int64), np.full(1, NONE)
@@ -338,10 +348,10 @@ def _step_pieces(steps: Steps | None) -> tuple[Pieces, Array, Array]:
 
 
 def when(run: Run) -> dict[int, When]:
-    """Steps and phases of each rank that recorded phases."""
+    """Return the steps and phases of each rank that recorded any."""
     recorded = run_steps.records(run)
     steps = {rank.rank: rank.steps for rank in run_steps.read_steps(run)}
-    # by rank, the process that recorded most phases, and the spans of its thread that trains
+    # by rank: the process with most spans in its training thread, and these spans
     longest: dict[int, tuple[int, Array]] = {}
     for number, (rank, _, _) in enumerate(recorded.processes):
         threads = phases.training_threads(recorded, number)
@@ -357,7 +367,7 @@ def when(run: Run) -> dict[int, When]:
 
 
 def unknown(steps: Steps | None = None) -> When:
-    """Steps alone, where no phases were recorded."""
+    """Return a ``When`` for a rank without recorded phases."""
     empty = np.zeros(0, dtype=np.int64)
     return When(steps, empty, empty, empty)
 

@@ -1,7 +1,7 @@
-"""The first call that differs between two runs, as people and programs read it.
+"""The first call that differs between two runs, as text for people and as JSON for programs.
 
-Compared are the calls of the thread that trains, one after the other: by name, then by arguments
-and results. After the first difference functions are only counted.
+The calls of the training thread are compared in order: by function, then by arguments and results.
+Apart from the first difference, only the number of calls of each function is compared.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from voirkit_instruments.calls.analyse_records import (
     when,
 )
 
-# What asks workers for batches is called as often as it has to wait, and what takes tensors from
-# them is given numbers of files: both, and all inside of them, are not part of what a program does.
+# Calls that depend on timing, not on the program: the multi-process loader iterator calls its
+# methods as often as it has to wait, and receiving tensors from workers passes numbers of file
+# descriptors. These calls, and all calls inside them, are left out.
 _WAITS, _TAKES = "_MultiProcessingDataLoaderIter.", "torch.multiprocessing."
 _OUTCOMES = ("returns", "error")  # keys of the results of a call
 
@@ -38,7 +39,7 @@ Values = Mapping[str, Any]
 
 
 class Codes:
-    """Numbers for names of functions, and for sets of arguments and results; the same for both
+    """Numbers for function names, and for summaries of arguments and results; shared by both
     runs."""
 
     def __init__(self) -> None:
@@ -57,14 +58,14 @@ class Codes:
 
 @dataclass(frozen=True)
 class Thread:
-    """The calls of one thread by their start; arrays of shape (n,). Numbers are of ``Codes``, or as
-    of ``Calls``."""
+    """The calls of one thread in order of start, as arrays of shape (n,). ``function``,
+    ``arguments`` and ``result`` are numbers of ``Codes``; the other fields are as in ``Calls``."""
 
     start_ns: Array
     end_ns: Array
     function: Array
     arguments: Array
-    result: Array  # a value or an exception
+    result: Array  # the returned value, or the exception
     task: Array
     step: Array
     depth: Array
@@ -74,8 +75,7 @@ class Thread:
 
 
 def read_thread(run: Run, rank: int, steps: When, codes: Codes) -> Thread:
-    """The calls of the thread that trains; where none is known to train, the one that has called
-    most."""
+    """Read the calls of the training thread or, if it is unknown, of the thread with most calls."""
     recorded = Recorded(run, rank, steps, _training_thread(run, rank, steps))
     calls = joined([*recorded.chunks()])
     calls = calls.select(np.lexsort((-calls.duration_ns, calls.start_ns)))
@@ -102,8 +102,8 @@ def read_thread(run: Run, rank: int, steps: When, codes: Codes) -> Thread:
 
 
 def within(end_ns: Array, selected: Array) -> Array:
-    """True for each call of one thread that is selected, or lies in one that is; ascending by
-    start, the longer first. Shape (n,) each."""
+    """True for each call that is selected, or lies inside a selected call. The calls are of one
+    thread, ascending by start, of the same start the longer first. Shape (n,) each."""
     selected_ends = np.where(selected, end_ns, np.iinfo(np.int64).min)
     return selected | (end_ns <= np.maximum.accumulate(selected_ends))
 
@@ -117,31 +117,32 @@ def _training_thread(run: Run, rank: int, steps: When) -> tuple[str, int, int] |
     return steps.thread if steps.thread in threads else threads[0]
 
 
-LIKE = 5  # calls that must be the same again after those that only one run makes
-_FURTHEST = 200  # of them
-_NUMBERS = ("float", "int")  # the types that stand for numbers which vary without end
+LIKE = 5  # calls that must match again after calls that only one run makes
+_FURTHEST = 200  # most calls that only one run makes, when searching for the next match
+_NUMBERS = ("float", "int")  # types of numbers whose value may be left out
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two runs part; numbers of calls are places in the sequence of the thread that
-    trains."""
+    """The first difference between two runs. Calls are numbered by their position in the training
+    thread."""
 
-    kind: str  # "function", "given", "result", "end" (one of them calls no more)
+    kind: str  # "function", "given" (arguments), "result" or "end" (one run has no more calls)
     index: int  # the first call that differs; the same in both runs
-    # how many calls only the first and only the second run makes here; (0, 0) if that is not known
+    # number of calls that only the first and only the second run makes here; (0, 0) if unknown
     extra: tuple[int, int] = (0, 0)
 
 
 def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence | None:
-    """The place at which two sequences of calls begin to differ; None if they do not. Compared are
-    entries and ends of calls, in their order in time."""
+    """Return the first difference between two sequences of calls; None if they are equal. Starts
+    and ends of calls are compared in the order in which they happened."""
     n = min(len(first), len(second))
     is_other = first.function[:n] != second.function[:n]
     differs = is_other | _differ(codes.values, first.arguments[:n], second.arguments[:n])
     index = int(np.argmax(differs)) if differs.any() else n
     results = np.flatnonzero(_differ(codes.values, first.result[:index], second.result[:index]))
-    if index < len(first):  # calls that end later do so for what differs inside of them
+    # results of calls that end later may differ only because of this difference
+    if index < len(first):
         results = results[first.end_ns[results] <= first.start_ns[index]]
     if len(results):
         return Divergence("result", int(results[np.argmin(first.end_ns[results])]))
@@ -155,7 +156,8 @@ def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence 
 
 
 def _extra(first: Thread, second: Thread, index: int) -> tuple[int, int]:
-    """How many calls only one of them makes, before both go on alike."""
+    """Return the number of calls that only the first, and only the second run makes before the
+    sequences match again; (0, 0) if unknown."""
     a, b = first.function[index:], second.function[index:]
     for n in range(1, _FURTHEST + 1):
         if _begin_alike(a[n:], b):
@@ -171,7 +173,7 @@ def _begin_alike(first: Array, second: Array) -> bool:
 
 
 def _differ(values: Sequence[Any], first: Array, second: Array) -> Array:
-    """True where two sequences of sets are not the same."""
+    """True where the values behind two sequences of numbers differ."""
     differs: Array = first != second
     verdicts: dict[tuple[int, int], bool] = {}
     for index in np.flatnonzero(differs).tolist():
@@ -183,8 +185,9 @@ def _differ(values: Sequence[Any], first: Array, second: Array) -> Array:
 
 
 def differences(first: Any, second: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two summaries differ, and what each has there (None: nothing). A number that was left
-    out (``{"type": "float"}``) is like any such number."""
+    """Yield each difference between two summaries as (path, first value, second value); a missing
+    value is None. A number that was left out (``{"type": "float"}``) equals any number of its
+    type."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             inner = f"{path}.{key}" if path else str(key)
@@ -204,27 +207,27 @@ def _have_items(summary: Any) -> bool:
 
 
 def _is_left_out(summary: Any, number: Any) -> bool:
-    """True if a summary says no more of a value than its type, and that is this number's."""
+    """True if ``summary`` gives only the type of a number, and ``number`` has this type."""
     kind = type(number).__name__
     return kind in _NUMBERS and summary == {"type": kind}
 
 
 @dataclass(frozen=True)
 class RankComparison:
-    """One rank of two runs: the calls of the thread that trains in each."""
+    """Comparison of one rank of two runs, with the calls of the training thread of each."""
 
     rank: int
     first: Thread
     second: Thread
     codes: Codes
-    divergence: Divergence | None  # where they part
+    divergence: Divergence | None  # the first difference; None if there is none
 
     def name(self, thread: Thread, index: int) -> str:
         return short(self.codes.values[thread.function[index]])
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Of the functions that are not called equally often: how often in each; the greatest
-        difference first."""
+        """Return, for the functions that are not called equally often, the number of calls in each
+        run; the greatest difference first."""
         names = self.codes.values
         a = np.bincount(self.first.function, minlength=len(names))
         b = np.bincount(self.second.function, minlength=len(names))
@@ -236,8 +239,8 @@ class RankComparison:
 def compare(
     first: Run, second: Run
 ) -> tuple[list[RankComparison], tuple[Sequence[int], Sequence[int]]]:
-    """The ranks that both have, and those that only the first and only the second has. Raises
-    RunDirectoryError: one of them has no calls."""
+    """Compare the ranks that both runs have. Also return the ranks that only the first, and only
+    the second run has. Raises RunDirectoryError: a run has no calls."""
     ranks = _ranks_with_calls(first), _ranks_with_calls(second)
     steps = when(first), when(second)
     comparisons = []
@@ -269,7 +272,8 @@ _FUNCTIONS = 20
 
 
 def because(comparison: RankComparison) -> str:
-    """The difference, in a sentence without its place; ``the same calls`` if there is none."""
+    """Return a sentence about the difference, without its place; ``the same calls`` if there is
+    none."""
     divergence = comparison.divergence
     if divergence is None:
         return "the same calls"
@@ -301,14 +305,14 @@ def because(comparison: RankComparison) -> str:
 
 
 def _first_difference(codes: Codes, first: int, second: int) -> str:
-    """``with p=0.5, in the other run with p=0.1``."""
+    """Return the first difference as text: ``with p=0.5, in the other run with p=0.1``."""
     path, a, b = next(differences(codes.values[first], codes.values[second]))
     name = path.removeprefix("kwargs.")
     return f"with {name}={_cut(repr(a))}, in the other run with {name}={_cut(repr(b))}"
 
 
 def place(comparison: RankComparison, divergence: Divergence) -> tuple[str, int | None]:
-    """Task and step of the first call that differs, in the run that makes it."""
+    """Return task and step of the first call that differs, from a run that makes this call."""
     index = divergence.index
     thread = comparison.first if index < len(comparison.first) else comparison.second
     step = int(thread.step[index])
@@ -316,7 +320,7 @@ def place(comparison: RankComparison, divergence: Divergence) -> tuple[str, int 
 
 
 def where(comparison: RankComparison, divergence: Divergence) -> str:
-    """``step 3``, ``evaluation batch 2`` or ``outside of the steps``."""
+    """Return the place as text: ``step 3``, ``evaluation batch 2`` or ``outside of the steps``."""
     task, step = place(comparison, divergence)
     if task == "train":
         return f"step {step}"
@@ -324,8 +328,8 @@ def where(comparison: RankComparison, divergence: Divergence) -> str:
 
 
 def context(comparison: RankComparison, divergence: Divergence) -> Iterator[tuple[str, str]]:
-    """The calls before the divergence, and those of each run from it on: (" ", "<" or ">", call),
-    indented as they were nested."""
+    """Yield the calls before the divergence, then the calls of each run from it on, as (" ", "<" or
+    ">", call). Calls are indented by their depth."""
     first, second = comparison.first, comparison.second
     index = divergence.index
     start = max(index - BEFORE, 0)
@@ -417,7 +421,7 @@ def _rank_part(comparison: RankComparison) -> dict[str, Any]:
 def difference(
     first: Run, second: Run, names: tuple[str, str]
 ) -> tuple[dict[str, Any], Iterable[str]]:
-    """Where two runs begin to call different things; see ``voirkit.instrument.Instrument``."""
+    """Find the first call that differs between two runs; see ``voirkit.instrument.Instrument``."""
     comparisons, unpaired = compare(first, second)
     return document(comparisons, unpaired), lines(comparisons, unpaired, names)
 
@@ -426,7 +430,7 @@ _LONGEST = 100  # characters of the arguments of a call
 
 
 def call(name: str, arguments: Values, result: Values) -> str:
-    """``F.dropout(float32 [4, 8], p=0.1) -> float32 [4, 8]``."""
+    """Return a call as text: ``F.dropout(float32 [4, 8], p=0.1) -> float32 [4, 8]``."""
     positional = arguments.get("args", [])
     if arguments.get("bound"):
         positional = positional[1:]
@@ -446,7 +450,7 @@ def _cut(text: str) -> str:
 
 
 def value(summary: Any) -> str:
-    """A summary of a value, as short as possible."""
+    """Return the summary of a value as text, as short as possible."""
     if not isinstance(summary, dict):
         return repr(summary)
     if "tensor" in summary:

@@ -1,12 +1,13 @@
-"""``--calls [MODULES]``: every call of the named functions, with what its arguments and results
-were, written into the trace plane.
+"""``--calls [MODULES]``: records every call of the named functions in the trace, with summaries of
+its arguments and result.
 
-It only records. The functions stay what they are: ``voirkit.probes.call_hooks`` sees their calls,
-which changes nothing that the program could look at. Nothing is recorded before the script's own
-code runs, nor while torch.compile and its like follow a function.
+The functions are not changed: ``voirkit.probes.call_hooks`` observes their calls, and the program
+cannot notice it. Nothing is recorded before the script's own code runs, nor while torch.compile or
+a similar tool traces a function.
 
-Functions whose modules are not imported yet are waited for. A package's functions are put in place
-when the whole of it has been imported, so that nothing of its own beginning is recorded.
+Functions of modules that are not imported yet are added when the import happens. The functions of a
+package are added when the whole package has been imported, so calls during its import are not
+recorded.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 _IN_CHILD = "voirkit_instruments.calls.record:record_in_child"
 MOST_NAMES = 20  # names of skipped functions for each reason, in the summary
 
-_tracing: Tracing | None = None  # of this process
+_tracing: Tracing | None = None  # the recording of calls in this process
 
 
 @instrument_definition
@@ -59,12 +60,12 @@ _tracing: Tracing | None = None  # of this process
 def calls(
     ov: Overseer, modules: Sequence[str] = (), every: int = 1, warmup: int = 0
 ) -> Iterator[Phase | PhaseWithPriority]:
-    """Record calls, from the script's own code on.
+    """Record calls, from the start of the script's own code.
 
     Args:
-        modules: Full names of modules, classes and functions; the default list if there are none.
-        every: Record each so many steps.
-        warmup: After that many steps, all of which are recorded.
+        modules: Full names of modules, classes and functions; the default list if empty.
+        every: Record only one step in this many.
+        warmup: Record all of this many first steps.
     """
     yield ov.phases.load_script
     from voirkit.trace import recorder
@@ -90,7 +91,7 @@ def calls(
 
 
 def summary(tracing: Any) -> dict[str, Any]:
-    """The part of ``summary.json`` about what was recorded."""
+    """Return the part of ``summary.json`` about the recorded calls."""
     skipped: dict[str, dict[str, Any]] = {}
     for name, why in tracing.skipped.items():
         row = skipped.setdefault(why, {"n": 0, "names": []})
@@ -128,14 +129,14 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return calls(targets, every or 1, warmup or 0)(ov)
 
 
-# the processes of a run: the one that trains, forked children, and those that multiprocessing
-# starts
+# Processes of a run: the training process, forked children, and processes that multiprocessing
+# starts.
 
 
 def start_tracing(
     recorder: Any, warn: Callable[[str], None], targets: Sequence[str], every: int, warmup: int
 ) -> Tracing | None:
-    """Begin in this process; None, and a warning, where the engine was not built."""
+    """Start recording in this process; without the C extension, warn and return None."""
     global _tracing
     in_c = engine()
     if in_c is None:
@@ -147,7 +148,8 @@ def start_tracing(
 
 
 def offered() -> dict[str, Any] | None:
-    """The data that a process needs that multiprocessing starts from here."""
+    """Return the settings for a process that multiprocessing starts from this process; None if this
+    process does not record."""
     if _tracing is None or _tracing.over:
         return None
     return {
@@ -158,7 +160,7 @@ def offered() -> dict[str, Any] | None:
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: record as the parent does."""
+    """Start recording in a process that multiprocessing has started, with the parent's settings."""
     from voirkit.errors import tell
     from voirkit.trace import recorder
 
@@ -170,8 +172,8 @@ def record_in_child(offer: dict[str, Any]) -> None:
 
 
 def print_list(parser: Any, options: Any) -> NoReturn:
-    """Print what ``--calls`` would record with these options, and end: 0, by SystemExit. The
-    modules are imported here."""
+    """Print the functions that ``--calls`` would record with these options, and exit with 0
+    (SystemExit). This imports the modules."""
     from voirkit.probes.call_hooks import CallHooks
     from voirkit.runner.script import folder_of
 
@@ -208,7 +210,7 @@ def print_list(parser: Any, options: Any) -> NoReturn:
 
 
 def _import(name: str) -> None:
-    """Import the modules that a name stands for, as far as there are any."""
+    """Import the modules and packages in a dotted name; the rest may be a class or function."""
     parts = name.split(".")
     for n in range(len(parts)):
         module = ".".join(parts[: n + 1])
@@ -216,11 +218,12 @@ def _import(name: str) -> None:
             import_module(module)
         except ModuleNotFoundError as exc:
             if exc.name == module:
-                return  # a class or function
+                return  # the rest is a class or function
             raise CommandLineError(
                 f"it cannot be imported: {exc}.", where=f"--calls {name}"
             ) from exc
-        except Exception as exc:  # whatever the code of that module raises
+        # any exception of the module's own code
+        except Exception as exc:
             raise CommandLineError(
                 f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}"
             ) from exc
@@ -235,8 +238,8 @@ NOT_BUILT = (
 
 
 def engine() -> Any:
-    """The hot path, which is in C; None where it was not built: only C sees a call without changing
-    its function."""
+    """Return the C extension that records calls; None if it was not built, or is disabled. Only C
+    code can observe a call without changing the function."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") == "1" or not IS_BUILT:
         return None
     try:
@@ -247,7 +250,7 @@ def engine() -> Any:
 
 
 class Tracing(Watcher):
-    """Calls in this process."""
+    """Records the calls in this process."""
 
     def __init__(
         self,
@@ -261,16 +264,16 @@ class Tracing(Watcher):
         self.targets = list(targets)
         self.every = every
         self.warmup = warmup
-        self.over = False  # nothing is recorded any more
-        # what was, when it is over: calls, records of all kinds, what that took (ns), and calls
-        # whose arguments are not known
+        self.over = False  # recording has ended
+        # Set when recording ends: number of calls, number of records of all kinds, time spent on
+        # recording (ns), number of calls without recorded arguments.
         self.totals = (0, 0, 0, 0)
         self.records = CallRecords(recorder, warn)
         self._warn = warn
         self._engine = engine
         self._entry: Any = None
         self._ticking: Any = None
-        self._added: dict[int, Callable[[], Any]] = {}  # functions, by address
+        self._added: dict[int, Callable[[], Any]] = {}  # weak references, by id of function
         self._found_targets: set[str] = set()
         self._left_out: dict[str, str] = {}
         self._steps: Any = None
@@ -296,7 +299,7 @@ class Tracing(Watcher):
         at_fork("instruments", in_child=self._engine.forked)
 
     def ran(self, module: ModuleType) -> None:
-        """A module of a package of the targets has been imported."""
+        """Watch the functions of a newly imported module of a target's package."""
         name = module.__name__
         root = name.partition(".")[0]
         try:
@@ -307,11 +310,11 @@ class Tracing(Watcher):
                     self._add(target, functions_named(target))
                 elif name.startswith(f"{target}.") and is_shown(name, target):
                     self._add(target, of_module(module, name))
-        except Exception as exc:  # a library that is not like any known one
+        except Exception as exc:  # an unusual library
             self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
 
     def _ignore_scopes(self, module: ModuleType) -> None:
-        """Record nothing of what is called inside of functions that trace or compile."""
+        """Record no calls that are made inside functions that trace or compile."""
         try:
             if not self.over:
                 scopes = []
@@ -319,7 +322,7 @@ class Tracing(Watcher):
                     functions = functions_named(f"{module.__name__}.{name}")
                     scopes += [function.function for function in functions]
                 self._entry.mute(scopes)
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unusual torch
             self._warn(
                 f"calls: what {module.__name__} calls is recorded as the program's"
                 f" ({type(exc).__name__}: {exc})."
@@ -346,11 +349,11 @@ class Tracing(Watcher):
             from voirkit_instruments.calls.record_values import Tensors
 
             self.records.tensors = Tensors(self._engine, torch)
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unusual torch
             self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
 
     def _add(self, target: str, functions: Iterable[Function]) -> None:
-        """Have calls of functions seen, those that are not yet."""
+        """Watch the functions that are not watched yet."""
         new: dict[int, Any] = {}
         for function in functions:
             self._found_targets.add(target)
@@ -365,7 +368,7 @@ class Tracing(Watcher):
                 continue
             number = self._engine.add(function.kind)
             new[number] = function.function
-            function.function = None  # the program may have it no more some day
+            function.function = None  # do not keep the function alive
             self.records.functions.append(function)
         if new:
             self._entry.add(new)
@@ -375,15 +378,15 @@ class Tracing(Watcher):
         (self._entry.on if on else self._entry.off)()
 
     def _sample(self, on: bool) -> None:
-        """Switch between steps: those functions that have been called; the others, thousands of
-        them, cost nothing where they are."""
+        """Switch recording on or off between steps, for the functions that have been called. The
+        other functions, often thousands, cost nothing and stay as they are."""
         self._called += self._engine.called()
         self._engine.switch(on, self.records.operand)
         (self._entry.on if on else self._entry.off)(self._called)
 
     @property
     def skipped(self) -> dict[str, str]:
-        """Functions whose calls cannot be seen without a side effect, and why."""
+        """The functions whose calls cannot be seen without a side effect: {name: reason}."""
         if self._entry is None:
             return {}
         functions = self.records.functions
@@ -395,7 +398,7 @@ class Tracing(Watcher):
 
     @property
     def not_watched(self) -> int:
-        """How many of the functions that were found cannot be seen."""
+        """Number of functions that were found, but whose calls cannot be seen."""
         return 0 if self._entry is None else len(self._entry.skipped)
 
     def unseen(self) -> list[str]:
@@ -420,7 +423,8 @@ class Tracing(Watcher):
 
 
 def _reference(function: Any) -> Callable[[], Any]:
-    """A weak reference; methods in C can have none, and live as long as their class."""
+    """Return a weak reference. Methods in C allow none; they live as long as their class, so a
+    strong reference is used."""
     try:
         return weakref.ref(function)
     except TypeError:
@@ -431,22 +435,22 @@ def _is_being_imported(name: str) -> bool:
     return bool(getattr(getattr(sys.modules.get(name), "__spec__", None), "_initializing", False))
 
 
-# The functions of torch inside of which it traces or compiles, by module: what is called there are
-# its own trials, on tensors without data, no calls of the program. Checked with torch 2.1 and 2.15;
-# a name that a version does not have is of another.
+# Functions of torch that trace or compile, by module. Calls inside them are torch's own trials on
+# tensors without data, not calls of the program. Checked with torch 2.1 and 2.15; names that a
+# version lacks exist in other versions.
 IGNORED_SCOPES = {
-    # torch.compile: each frame that is compiled
+    # torch.compile: called for each frame that is compiled
     "torch._dynamo.convert_frame": (
         "CatchErrorsWrapper.__call__ ConvertFrame.__call__ ConvertFrameAssert.__call__ _compile"
     ),
     "torch._dynamo.eval_frame": "export explain",
-    # its back ends, which compile a backward pass when it is first run
+    # back ends of torch.compile, which compile a backward pass when it first runs
     "torch._functorch.aot_autograd": (
         "aot_module_simplified create_aot_dispatcher_function aot_export_module"
     ),
     "torch._inductor.compile_fx": "compile_fx compile_fx_inner",
     "torch._inductor.codecache": "PyCodeCache.load_by_key_path",
-    # graphs
+    # tracing into graphs, and export
     "torch.fx._symbolic_trace": "Tracer.trace symbolic_trace",
     "torch.fx.experimental.proxy_tensor": "dispatch_trace",
     "torch.fx.passes.fake_tensor_prop": "FakeTensorProp.propagate",
@@ -464,8 +468,7 @@ IGNORED_SCOPES = {
 }
 
 NEXT, STEP = 0, 1
-# The functions that are called before a batch is requested, and at the end of each optimizer's
-# step.
+# The functions that are called when a batch is requested, and at the end of each optimizer step.
 PLACES = {
     NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
     STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code",
@@ -473,29 +476,30 @@ PLACES = {
 
 
 class Steps:
-    """Counts the steps of this process, and switches for ``--calls-every N`` and ``--calls-warmup
-    M``.
+    """Counts the steps of this process, and switches recording on and off for ``--calls-every N``
+    and ``--calls-warmup M``.
 
-    Between recorded ones all functions are as they were. A step begins where the loader is asked
-    for a batch after an optimizer's step; without a loader, where an optimizer's step ends.
+    Between recorded steps, functions that have been called run without hooks. A step begins when
+    the loader is asked for a batch after an optimizer step; without a loader, when an optimizer
+    step ends.
 
     Args:
-        every: Record each so many steps, after the first ``warmup``.
-        warmup: So many are all recorded.
-        switch: Called when what is recorded changes.
+        every: One step in this many is recorded, after the first ``warmup``.
+        warmup: Number of first steps that are all recorded.
+        switch: Called with True or False when recording starts or stops.
     """
 
     def __init__(self, every: int, warmup: int, switch: Callable[[bool], None]) -> None:
         self._every = every
         self._warmup = warmup
         self._switch = switch
-        # since the step began: an optimizer's step, a request for a batch
+        # since the step began: True after an optimizer step, and after a request for a batch
         self._trained = self._requested = False
         self.step, self.is_on = 0, True
 
     def tick(self, kind: int) -> None:
-        """The loader is about to be asked for a batch (``NEXT``), or an optimizer's step has ended
-        (``STEP``)."""
+        """Handle a request for a batch, before it is made (``NEXT``), or the end of an optimizer
+        step (``STEP``)."""
         if kind == NEXT:
             if self._trained:
                 self._next()

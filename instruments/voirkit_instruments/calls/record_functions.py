@@ -1,8 +1,8 @@
-"""Which functions there are in what ``--calls`` names: public ones, and those methods that python
-itself calls by a statement; and whether what it names can be there.
+"""Finds the functions that ``--calls`` names, and checks before the run that the modules exist.
 
-Looks only into the dictionaries of modules and classes; no attribute of the program's objects is
-asked for, and nothing is imported.
+The functions are public functions, and the special methods that Python calls for ``X()``, ``x()``,
+``with x`` and ``for y in x``. Only the dictionaries of modules and classes are read; no attribute
+of the program's objects is accessed, and nothing is imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 METHOD, MODULE = 1, 2  # as in _calls.c
 
-# Methods that count as public: what `X()`, `x()`, `with x` and `for y in x` call.
+# Special methods that count as public: those called by `X()`, `x()`, `with x` and `for y in x`.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
 _OPERATORS = frozenset(
     f"__{before}{name}__"
@@ -45,8 +45,7 @@ _OPERATORS = frozenset(
         "rshift",
     )
 ) | {f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert")}
-# Parts of torch that follow, translate or keep programs: what they call is not a call of the
-# program's.
+# Parts of torch that trace, translate or store programs: calls in them are not the program's own.
 MACHINERY = (
     "torch.fx",
     "torch.jit",
@@ -63,7 +62,8 @@ MACHINERY = (
     "torch.ops",
     "torch.classes",
 )
-# Where public modules of torch have helpers from that are not functions of theirs.
+# Private modules whose helpers are imported into public modules of torch. The helpers do not count
+# as functions of the public modules.
 _HELPERS = (
     "torch._jit_internal",
     "torch._dynamo",
@@ -72,22 +72,23 @@ _HELPERS = (
     "torch._ops",
     "torch._compile",
 )
-# What other instruments ask at each step: their calls could not be distinguished from the
-# program's.
+# Functions that other instruments call at each step: their calls could not be distinguished from
+# the program's.
 ASKED_BY_OTHERS = (
     "torch.is_grad_enabled",
     "torch.cuda.is_initialized",
     "torch.utils.data.get_worker_info",
 )
-# The loader's iterator, which is private; what it is called for is not.
+# Private functions that are recorded along with a public target: the program uses the loader
+# through its private iterator.
 _WITH = {
     "torch.utils.data.DataLoader": ("torch.utils.data.dataloader._BaseDataLoaderIter.__next__",)
 }
 
 
 class Function:
-    """A function, by its qualified ``name`` in the module that it is shown under, ``category``;
-    ``kind``: ``METHOD`` and others."""
+    """A function to record. ``name`` is its qualified name in module ``category``, under which it
+    is shown; ``kind`` holds flags: ``METHOD``, ``MODULE``."""
 
     def __init__(self, function: Any, category: str, name: str, kind: int) -> None:
         self.function, self.category, self.name, self.kind = function, category, name, kind
@@ -100,19 +101,20 @@ def is_private(module: str) -> bool:
 
 
 def is_machinery(module: str) -> bool:
-    """True if a module is of those parts of torch that are left out of ``--calls torch``."""
+    """True if a module belongs to the parts of torch that ``--calls torch`` leaves out."""
     return any(module == part or module.startswith(f"{part}.") for part in MACHINERY)
 
 
 def is_shown(module: str, target: str) -> bool:
-    """True if a module below the one that ``--calls`` names is of those that this means."""
+    """True if ``--calls TARGET`` records ``module``, which is below ``target``. Private modules are
+    left out, and modules in ``MACHINERY`` unless ``target`` itself is in it."""
     if is_private(module.removeprefix(target)[1:]):
         return False
     return is_machinery(target) or not is_machinery(module)
 
 
 def functions_named(target: str) -> Iterator[Function]:
-    """The functions that a name stands for, of modules that are imported by now."""
+    """Yield the functions that a name stands for, from modules that are already imported."""
     for name in (target, *_WITH.get(target, ())):
         module, path = _split(name)
         if module is None:
@@ -120,7 +122,7 @@ def functions_named(target: str) -> Iterator[Function]:
         if path:
             yield from _of_path(module, path)
             continue
-        # what is in several is the outermost's
+        # a function that several modules contain belongs to the outermost one
         for below in sorted(sys.modules, key=lambda each: (each.count("."), each)):
             if below == name or (below.startswith(f"{name}.") and is_shown(below, name)):
                 value = sys.modules[below]
@@ -135,7 +137,7 @@ def is_public(name: object, operators: bool = False) -> bool:
 
 
 def of_module(module: ModuleType, called: str) -> Iterator[Function]:
-    """The public functions, and the methods of public classes, of one module."""
+    """Yield the public functions of one module, and the methods of its public classes."""
     root = called.partition(".")[0]
     for name, value in list(vars(module).items()):
         if name.startswith("_"):
@@ -145,7 +147,7 @@ def of_module(module: ModuleType, called: str) -> Iterator[Function]:
             if _belongs(value.__module__, called, root):
                 yield _of_function(value, called, name)
         elif kind is BuiltinFunctionType:
-            # has_torch_function...: asks, and does nothing
+            # has_torch_function and similar functions only query
             if _is_of(value, root) and "torch_function" not in name:
                 yield Function(value, called, name, 0)
         elif is_of(value, type) and _belongs(_module_of(value), called, root):
@@ -153,8 +155,11 @@ def of_module(module: ModuleType, called: str) -> Iterator[Function]:
 
 
 def of_class(kind: type, called: str, wholly: bool = False) -> Iterator[Function]:
-    """The methods that a class defines itself. ``called``: the module it was found in; ``wholly``:
-    also those in C, of the classes above it too: it was asked for by its name."""
+    """Yield the methods that a class itself defines.
+
+    ``called`` is the module in which the class was found. ``wholly`` is True if the class was
+    requested by name: then operators are included, and C methods of its base classes.
+    """
     path = str(type.__dict__["__qualname__"].__get__(kind))
     for name, value in list(type.__dict__["__dict__"].__get__(kind).items()):
         if not is_public(name, wholly):
@@ -191,7 +196,7 @@ def _of_method(value: Any, called: str, path: str, name: str) -> Function | None
 
 
 def _of_path(module: ModuleType, path: list[str]) -> Iterator[Function]:
-    """The functions that a name behind a module's stands for: of a class, a function, a method."""
+    """Yield the functions for the part of a name after the module: a class, function or method."""
     owner: Any = module
     for name in path[:-1]:
         owner = vars(owner).get(name)
@@ -224,7 +229,7 @@ def _in(owner: Any, name: str) -> Any:
 
 
 def _split(name: str) -> tuple[ModuleType | None, list[str]]:
-    """The module that a name begins with, as far as it is imported, and the rest."""
+    """Return the longest part of a name that is an imported module, and the parts after it."""
     parts = name.split(".")
     for n in range(len(parts), 0, -1):
         module = sys.modules.get(".".join(parts[:n]))
@@ -241,8 +246,8 @@ def _module_of(kind: type) -> str:
 
 
 def _belongs(defined: Any, called: str, root: str) -> bool:
-    """True if something in a module was defined there, or in a private module of the same package,
-    of which it is the public name."""
+    """True if an object in module ``called`` was defined there, or in a private module of the same
+    package. ``defined`` is the object's ``__module__``."""
     if defined == called:
         return True
     if type(defined) is not str or defined.partition(".")[0] != root:
@@ -251,7 +256,7 @@ def _belongs(defined: Any, called: str, root: str) -> bool:
 
 
 def _is_of(function: Any, root: str) -> bool:
-    """True if a function in C is a package's own, and not one of python's that it has imported."""
+    """True if a C function belongs to package ``root``, which may also import Python's own."""
     module = function.__module__
     if type(module) is str:
         return module.partition(".")[0] == root
@@ -259,8 +264,8 @@ def _is_of(function: Any, root: str) -> bool:
     return is_of(owner, type) and _module_of(owner).partition(".")[0] == root
 
 
-# The calls of a training: the layers' functions, optimizers and schedulers, modules, backward, and
-# the loader.
+# Default targets, the calls of a typical training: the functions of layers, optimizers and
+# schedulers, modules, the backward pass, and the data loader.
 DEFAULT = (
     "torch.nn.functional",
     "torch.optim",
@@ -268,7 +273,7 @@ DEFAULT = (
     "torch.Tensor.backward",
     "torch.utils.data.DataLoader",
 )
-# As people write them, who write `from torch import nn` and `import torch.nn.functional as F`.
+# Short names, as after `from torch import nn` and `import torch.nn.functional as F`.
 SHORT = {
     "nn": "torch.nn",
     "F": "torch.nn.functional",
@@ -279,9 +284,8 @@ SHORT = {
 
 
 def is_script(word: str, following: Sequence[str]) -> bool:
-    """True if the word after ``--calls`` is SCRIPT, and not what ``--calls`` is to record. A file
-    is, and what ends in ``.py``; so is a folder that can be run, unless another script comes after
-    it."""
+    """True if the word after ``--calls`` is SCRIPT rather than a list of names: a file, or a word
+    that ends in ``.py``. A folder that can be run is SCRIPT too, unless another script follows."""
     if os.path.isfile(word) or word.endswith(".py"):
         return True
     if not os.path.isfile(os.path.join(word, "__main__.py")):
@@ -290,8 +294,9 @@ def is_script(word: str, following: Sequence[str]) -> bool:
 
 
 def names(text: str | bool | None) -> list[str]:
-    """The functions to record, by full names; the default list where none are named (None, or True:
-    the flag alone). Raises CommandLineError: it is not a list of names, or an empty one."""
+    """Return the full names of the functions to record; the default list if ``text`` is None or
+    True (the flag without a value). Raises CommandLineError: not a list of names, or an empty
+    one."""
     if not isinstance(text, str):
         return list(DEFAULT)
     targets: list[str] = []
@@ -319,7 +324,7 @@ def names(text: str | bool | None) -> list[str]:
 
 
 def check(targets: Sequence[str], folder: str) -> None:
-    """Check that the modules are there, before the script starts. Raises CommandLineError: one is
+    """Check before the script starts that the modules exist. Raises CommandLineError: one does
     not."""
     path = [folder, *(entry for entry in sys.path if entry)]
     for name in targets:
@@ -331,7 +336,7 @@ def check(targets: Sequence[str], folder: str) -> None:
         ):
             _check_below(name, path)
             continue
-        # torch itself may be missing
+        # torch itself may be missing, and is then not suggested
         candidates = [other for other in (*SHORT, "torch", "torchvision") if other != first]
         hint = did_you_mean(first, candidates)
         search = f"Looked in {folder} and in python's own path; name other folders in PYTHONPATH."
@@ -343,8 +348,8 @@ def check(targets: Sequence[str], folder: str) -> None:
 
 
 def _check_below(name: str, path: list[str]) -> None:
-    """The last part that is found as a module; what comes behind it may be a class or function, of
-    which nothing is known yet."""
+    """Look up the packages in a dotted name. The rest may be a class or function, which cannot be
+    checked before the import."""
     parts, places = name.split("."), path
     for n in range(len(parts) - 1):
         spec = PathFinder.find_spec(".".join(parts[: n + 1]), places)

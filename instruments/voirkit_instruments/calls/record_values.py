@@ -1,7 +1,7 @@
-"""What the bytes of ``_calls_summary.h`` say of a call's arguments and result, as the JSON of a
-record; and names of types.
+"""Decodes the bytes that ``_calls_summary.h`` writes about a call's arguments and result into the
+JSON of a record, and names types.
 
-Nothing here sees an object of the program but its type.
+Of the program's objects, only the types are accessed here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 BOUND = 1
-END: Any = object()  # the bytes end here: there was no room for more
+END: Any = object()  # returned where the bytes end early, for lack of room
 
 _u16, _i64, _f64 = Struct("<H"), Struct("<q"), Struct("<d")
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
@@ -30,7 +30,7 @@ _CONSTANTS: dict[str, Any] = {
     "g": {"type": "float"},
     "w": {"type": "str"},
 }
-# as users spell them
+# names as users write them
 _TORCH = {
     "torch.nn.parameter.Parameter": "torch.nn.Parameter",
     "torch.nn.parameter.Buffer": "torch.nn.Buffer",
@@ -38,7 +38,7 @@ _TORCH = {
 
 
 def type_name(kind: type) -> str:
-    """``module.qualname``, without ``builtins``; runs no code of a metaclass."""
+    """Return ``module.qualname`` of a type, without ``builtins``; runs no code of a metaclass."""
     name = type.__dict__["__qualname__"].__get__(kind)
     namespace = type.__dict__["__dict__"].__get__(kind)
     is_of_python = type.__dict__["__flags__"].__get__(kind) & 1 << 9
@@ -51,20 +51,21 @@ def type_name(kind: type) -> str:
 
 
 def is_of(value: object, kind: type) -> bool:
-    """``isinstance``, asked of no ``__class__`` that the value may have made up."""
+    """True if the value's real type is ``kind`` or a subclass. Unlike ``isinstance``, it ignores a
+    ``__class__`` that the value defines."""
     return kind in type.__dict__["__mro__"].__get__(type(value))
 
 
 class Vocabulary:
-    """What numbers in the bytes stand for."""
+    """Names of types and of keyword arguments, to which the bytes refer by number."""
 
     def __init__(self) -> None:
-        # names of types by number; 0 is one beyond those that are kept
+        # names of types by number; 0 stands for all types for which no number was left
         self.types: list[str] = ["object"]
         self.words: list[str] = ["(keyword)"]  # names of keyword arguments by number
 
     def as_json(self, key: bytes) -> str:
-        """The arguments of a record: see docs/calls.md."""
+        """Return the arguments of a record as JSON: see docs/calls.md."""
         return _dumps(_Reader(self, key).read())
 
 
@@ -178,7 +179,7 @@ class _Reader:
 
 
 def place(kind: int, index: int, item: int, words: Sequence[str]) -> str:
-    """The place of a tensor in a call: ``args.0``, ``kwargs.weight``, ``returns.1``."""
+    """Return the path of a tensor in a call: ``args.0``, ``kwargs.weight``, ``returns.1``."""
     word = words[index] if index < len(words) else "?"
     path = (f"args.{index}", f"kwargs.{word}", "returns")[kind]
     return f"{path}.{item - 1}" if item else path
@@ -188,11 +189,11 @@ CATEGORY, KIND = "call", "call"
 
 
 class CallRecords:
-    """Writes calls into the trace plane: names of functions, their arguments, and the places of the
+    """Writes calls into the trace: names of functions, their arguments, and the paths of the
     tensors among them.
 
-    The engine (``_calls.c``) asks here when it meets a function, a type, a word or a set of
-    arguments for the first time. Whatever fails is warned of once, and leaves a record without
+    The C code (``_calls.c``) calls this class when it meets a function, a type, a keyword or a set
+    of arguments for the first time. A failure is reported once, and leaves a record without
     arguments.
     """
 
@@ -220,15 +221,15 @@ class CallRecords:
         )
 
     def _guarded(self, function: Callable[..., int]) -> Callable[..., int]:
-        """The same, but what fails in it is reported once; what a signal handler of the program
-        raises meanwhile comes out."""
+        """Wrap a callback so that its first failure is reported and it returns 0. An exception that
+        a signal handler of the program raises meanwhile is passed on."""
 
         def guarded(*values: Any) -> int:
             try:
                 return function(*values)
             except RecursionError:
                 return 0
-            except Exception as exc:  # an odd type of the program: its call has no arguments
+            except Exception as exc:  # an unusual type of the program: its call has no arguments
                 trace = exc.__traceback__
                 while trace is not None and trace.tb_next is not None:
                     trace = trace.tb_next
@@ -246,7 +247,7 @@ class CallRecords:
         return guarded
 
     def type_number(self, kind: type) -> int:
-        """The number of a type, with the flags of its values in the upper half."""
+        """Add a type, and return its number, with the flags of its values in the upper 16 bits."""
         types = self.vocabulary.types
         if len(types) >= 1 << 16:
             return 0
@@ -264,17 +265,18 @@ class CallRecords:
         return int(self._recorder.name(function.category, function.name, kind=KIND, value="object"))
 
     def class_name(self, kind: type) -> int:
-        """The recorder's name of a module's call: that of its class."""
+        """Return the recorder's number for the name of a module's call, which contains its
+        class."""
         name = str(type.__dict__["__qualname__"].__get__(kind))
         module = type_name(kind)[: -len(name) - 1]
         return int(self._recorder.name(module, f"{name}.__call__", kind=KIND, value="object"))
 
     def set_number(self, key: bytes) -> int:
-        """The recorder's number of a call's arguments and result."""
+        """Return the recorder's number of a call's arguments and result."""
         return int(self._recorder.arguments_as_json(self.vocabulary.as_json(key)))
 
     def place_number(self, kind: int, index: int, item: int) -> int:
-        """The recorder's number of a place of a tensor in a call."""
+        """Return the recorder's number for the path of a tensor in a call."""
         arguments = {"at": place(kind, index, item, self.vocabulary.words)}
         text = json.dumps(arguments, separators=(",", ":"))
         return int(self._recorder.arguments_as_json(text))
@@ -289,7 +291,8 @@ _C = (
     "aoti_torch_get_device_index",
 )
 _GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
-_SIZE_OF_IMPL = 22  # words of a TensorImpl, all that it has since torch 2.13, and fewer than before
+# 8-byte words of a TensorImpl: all that it has since torch 2.13, fewer than it had before
+_SIZE_OF_IMPL = 22
 # c10::DeviceType, a part of torch's binary interface.
 _DEVICES = {
     0: "cpu",
@@ -311,7 +314,8 @@ _DEVICES = {
     19: "mtia",
     20: "privateuseone",
 }
-# c10::ScalarType, another. Not learnt from tensors: making some kinds warns, once in a process.
+# c10::ScalarType, also part of it. Not queried from tensors: creating some kinds warns, once per
+# process.
 _DTYPES = dict(
     enumerate(
         (
@@ -365,17 +369,17 @@ _DTYPES = dict(
     )
 )
 _TRIED = ("float32", "int64", "bool", "float64", "uint8", "bfloat16")
-# Types whose values stand for tensors while torch.compile, torch.export or torch.fx follow the
-# program: no call of its own has them.
+# Types that stand for tensors while torch.compile, torch.export or torch.fx trace the program. The
+# program's own calls never have such values.
 _TRACED = ("torch._subclasses.", "torch.fx.proxy.", "torch.fx.experimental.")
 
 
 class Tensors:
-    """How tensors are read by ``_calls.c``: torch's own C functions, found in its libraries and
-    tried on tensors that are known.
+    """Reads tensors for ``_calls.c`` with torch's own C functions, which are found in its libraries
+    and tested on tensors with known properties.
 
-    They look at no attribute, so that no ``__torch_function__`` and no mode of the program sees
-    them. Where they are not there, or say anything but what is known, attributes are read instead.
+    These functions access no Python attribute, so neither ``__torch_function__`` nor a mode of the
+    program notices them. If they are missing, or give wrong results, attributes are read instead.
     Checked with torch 2.1 to 2.15.
     """
 
@@ -384,7 +388,8 @@ class Tensors:
         self._plain = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
         try:
             self._read_in_c(engine)
-        except Exception:  # another torch than those that are known, or one without these symbols
+        # an unknown version of torch, or one without these symbols
+        except Exception:
             dtypes = {
                 getattr(torch, name): number
                 for number, name in _DTYPES.items()
@@ -396,8 +401,8 @@ class Tensors:
             )
 
     def flags(self, kind: type) -> int:
-        """``TENSOR`` if values of a type are tensors that may be read, ``TRACED`` if they stand for
-        tensors while the program is followed, else 0."""
+        """Return ``TENSOR`` if values of a type are tensors that may be read, and ``TRACED`` if
+        they stand for tensors while the program is traced; otherwise 0."""
         if kind in self._plain:
             return TENSOR
         if type_name(kind).startswith(_TRACED):
@@ -411,7 +416,7 @@ class Tensors:
         return TENSOR if self._is_disabled(mro) else 0
 
     def _is_disabled(self, mro: tuple[type, ...]) -> bool:
-        """True if the class has torch's ``__torch_function__`` that does nothing."""
+        """True if the class uses torch's disabled ``__torch_function__``, which does nothing."""
         methods = [
             vars(kind)["__torch_function__"] for kind in mro if "__torch_function__" in vars(kind)
         ]
@@ -419,8 +424,8 @@ class Tensors:
         return getattr(method, "__func__", method) is self._torch._C._disabled_torch_function_impl
 
     def _read_in_c(self, engine: Any) -> None:
-        """Have the engine read tensors with torch's C functions. Raises Exception: they are not to
-        be had, or not what they should be."""
+        """Let the engine read tensors with torch's C functions. Raises Exception: the functions are
+        missing, or give wrong results."""
         import ctypes
         import os
 
@@ -463,12 +468,13 @@ class Tensors:
                     assert _DEVICES[device] == "cpu"
                     assert bool(requires_grad) == sample.requires_grad
                     assert shape == tuple(sample.shape)
-            except BaseException:  # Ctrl-C too: the engine reads nothing then
+            except BaseException:  # Ctrl-C too: the engine must read no tensors then
                 engine.read(0, 0, 0, 0, 0, 0, 0, 0, 0)
                 raise
 
     def _find_offset(self, samples: list[Any], memory: Any, n: int, engine: Any, value: Any) -> int:
-        """The byte at which, in the memory of each tensor, a value of it stands."""
+        """Return the byte offset, in the memory of each sample tensor, at which a value is
+        stored."""
         places = set(range(n))
         for sample in samples:
             words = enumerate(engine.words(memory(sample), n))

@@ -1,4 +1,4 @@
-"""``--checks``: silent bugs of a training, found while it runs."""
+"""``--checks``: finds silent bugs of a training while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``checks`` part of a summary: the answer of each detector for a run, and its sections."""
+"""The ``checks`` part of a summary, with the result of each detector, and its report section."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ DETECTORS: tuple[Detector, ...] = (
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``checks`` of a summary, an entry for each detector, and the figures of ``analyse_waste``;
-    None without ``--checks``."""
+    """Return the ``checks`` part of a summary, with an entry for each detector, and the figures of
+    ``analyse_waste``; None without ``--checks``."""
     facts = facts_of(runs, ranks)
     if facts is None:
         return None
@@ -61,16 +61,18 @@ def summarise(
     }
 
 
-# how it is shown
+# the report section
 
-_NAMED = 3  # checks of one reason; of more their number
+# most checks with the same reason that are listed by name; if there are more, only their number
+_NAMED = 3
 
 Checks = Sequence[Mapping[str, Any]]
 
 
 def sections(checks: Checks, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """All that was looked for but the silent bugs, which are findings: what was not found, and what
-    cannot be told; on a page with the evidence."""
+    """Yield the section on checks that found nothing and checks that cannot be decided. The HTML
+    page also shows the evidence of bugs that were found; the bugs themselves are reported as
+    findings."""
     positive = [check for check in checks if check["found"] is True]
     unknown = [check for check in checks if check["found"] is None]
     negative = [check for check in checks if check["found"] is False]
@@ -107,11 +109,12 @@ def _folded_table(title: str, head: str, checks: Checks) -> OnPage:
 
 
 def _in_lines(unknown: Checks, negative: Checks) -> Iterator[Text]:
-    """The lines of a terminal on checks that cannot tell, and on those that found nothing."""
+    """The terminal's lines on checks that cannot be decided and on checks that found nothing."""
     by_reason: dict[str, list[str]] = {}
     for check in unknown:
         by_reason.setdefault(check["because"], []).append(check["name"])
-    for reason, names in by_reason.items():  # a script that fails early has one reason for all
+    # if a script fails early, all checks have the same reason
+    for reason, names in by_reason.items():
         checks = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} checks"
         yield Text(reason, f"cannot tell  {checks}")
     if negative:
@@ -120,7 +123,7 @@ def _in_lines(unknown: Checks, negative: Checks) -> Iterator[Text]:
 
 
 def _most_looked_at(checks: Checks) -> dict[str, int]:
-    """The most of each that any check has looked at."""
+    """Return, for each unit, the highest number that any check has looked at."""
     most: dict[str, int] = {}
     for check in checks:
         for unit, n in (check.get("looked_at") or {}).items():

@@ -1,6 +1,8 @@
-"""Silent bugs of data and ranks: data that is not shuffled, or into the same order in each epoch;
-samples that are missed or seen twice; augmentation that is the same in workers or epochs; ranks
-that see the same data, or whose parameters go apart.
+"""Detectors of silent bugs in training data and between ranks.
+
+They find data that is not shuffled, or in the same order in each epoch; samples that are missed or
+seen twice; augmentation that is the same in all workers or epochs; ranks that see the same data, or
+whose parameters diverge.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from voirkit_instruments.checks.analyse_facts import (
     unknown,
 )
 
-_FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with less, order says little
+_FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with fewer, the order proves little
 _FEWEST_SAMPLES = 16
 
 
@@ -45,13 +47,13 @@ _NO_EPOCH = "No epoch of training over a loader came to its end."
 
 
 def _has_numbers(epoch: Epoch) -> bool:
-    """True if the samples of an epoch are asked for by number, and how many there are is known."""
+    """True if the samples of an epoch are requested by index, and their number is known."""
     return bool(epoch["map"] and epoch["n"] is not None)
 
 
 def _answer_sequential(epochs: list[Epoch]) -> Answer | str:
-    """The bug of a loader that goes through a dataset from the first sample to the last, each time;
-    or what is in doubt."""
+    """Return the answer for a loader that goes through the dataset in its order in each epoch: the
+    bug, or why it is in doubt."""
     first = epochs[0]
     if first["batches"] < _FEWEST_BATCHES:
         return (
@@ -108,7 +110,7 @@ def _answer_sequential(epochs: list[Epoch]) -> Answer | str:
 
 
 def _has_classes(epoch: Epoch) -> bool:
-    """True if the labels of all samples are known, and enough to tell the order of classes."""
+    """True if the labels of all samples are known, and enough to judge the order of the classes."""
     n, classes = epoch["labels"], epoch["classes"]
     if n is None or n != epoch["n"] or classes < 2:
         return False
@@ -147,7 +149,7 @@ def same_order(facts: Facts) -> Answers:
 
 
 def _why_not_compared(epochs: list[Epoch]) -> str:
-    """Why the orders of epochs over a loader tell nothing; empty if they do."""
+    """Return why the orders of a loader's epochs cannot be judged; empty if they can."""
     first = epochs[0]
     if not _has_numbers(first):
         return _NO_NUMBERS_NO_ORDER
@@ -170,7 +172,7 @@ def _epochs(epochs: list[Epoch]) -> str:
 
 
 _FEWEST_MISSED = 8
-_MOST_MISSED = 0.1  # more than this is a part of the data set that was chosen
+_MOST_MISSED = 0.1  # if a larger share is missed, the program may have chosen a subset
 
 
 @detector("samples-missed", "step", "epoch", looks_at=("epoch",))
@@ -193,7 +195,7 @@ def samples_missed(facts: Facts) -> Answers:
 
 
 def _answer_missed(epochs: list[Epoch], process: Facts) -> Answer | str | None:
-    """The bug of a loader's epochs, what is in doubt, or None if all is well."""
+    """Return the bug of a loader's epochs, or why it is in doubt; None if there is none."""
     first = epochs[0]
     n_missed, n_samples = first["missed"], first["size"]
     if n_missed is None:
@@ -236,7 +238,8 @@ def _answer_missed(epochs: list[Epoch], process: Facts) -> Answer | str | None:
 
 
 def _why_missed_may_be_meant(epochs: list[Epoch], process: Facts) -> str:
-    """Why a sampler of the program's own may leave out samples; empty if nothing says so."""
+    """Return why the program's own sampler may leave out samples on purpose; empty if nothing
+    suggests it."""
     first = epochs[0]
     n_missed, n_samples = first["missed"], first["size"]
     distinct_sets = {epoch["set"] for epoch in epochs}
@@ -258,7 +261,8 @@ def _why_missed_may_be_meant(epochs: list[Epoch], process: Facts) -> str:
 
 
 def _sets(process: Facts) -> dict[str, set[int]]:
-    """Digests of the sets of samples that loaders have seen, by the class of their dataset."""
+    """Return digests of the sets of samples that loaders have seen, by the class of their
+    dataset."""
     by_dataset: dict[str, set[int]] = {}
     for fact in process.of("epoch"):
         digest = fact.args.get("set")
@@ -289,11 +293,11 @@ def samples_twice(facts: Facts) -> Answers:
 
 
 def _answer_twice(first: Epoch) -> Answer | str | None:
-    """The bug of a loader's first epoch, what is in doubt, or None if all is well."""
+    """Return the bug of a loader's first epoch, or why it is in doubt; None if there is none."""
     n_again = first["n"] - first["distinct"]
     if not n_again or first["replacement"] or first.sampler in _REPEATING_SAMPLERS:
         return None
-    # but for the first and the last batch
+    # all batches overlap, except perhaps the first or the last one
     if first["at_seams"] == n_again and n_again >= first["batches"] - 2 > 0:
         return Answer(
             f"Batches overlap: {n_again} samples were seen twice in an epoch, each as the last of a"
@@ -310,16 +314,16 @@ def _answer_twice(first: Epoch) -> Answer | str | None:
 
 _REPEATING_SAMPLERS = ("WeightedRandomSampler", "DistributedSampler")
 
-_Pass = tuple[int, int, int]  # rank, iterator, turn: one epoch of a loader
+_Pass = tuple[int, int, int]  # rank, iterator, use of the iterator: one epoch of a loader
 
 
 def _pass_of(fact: Fact) -> _Pass:
-    """The epoch in which a worker recorded a fact."""
+    """Return the key of the epoch in which a worker recorded a fact."""
     return fact.rank, fact.args.get("iterator", -1), fact.args.get("turn", -1)
 
 
 def _worker_batches(facts: Facts) -> dict[_Pass, dict[int, list[int]]]:
-    """Digests of the first batches of workers, by epoch and worker."""
+    """Return digests of the first batches of workers, by epoch and worker."""
     by_epoch: dict[_Pass, dict[int, list[int]]] = {}
     for fact in facts.of("held"):
         by_worker = by_epoch.setdefault(_pass_of(fact), {})
@@ -330,8 +334,8 @@ def _worker_batches(facts: Facts) -> dict[_Pass, dict[int, list[int]]]:
 def _answer_stream_twice(
     epochs: list[Epoch], batches: dict[_Pass, dict[int, list[int]]]
 ) -> Answer | str | None:
-    """The same of an iterable dataset: two workers whose first two batches hold the same read the
-    same."""
+    """Return the bug of an iterable dataset that several workers read in the same way, or why it is
+    in doubt; None if there is none. Two workers are alike if their first two batches are."""
     if (epochs[0]["workers"] or 0) < 2:
         return (
             "The samples of an iterable data set are not asked for by number, and no two workers"
@@ -411,7 +415,8 @@ def _can_be_compared(draws: Sequence[Sequence[Fact]]) -> bool:
 
 
 def _between_workers(epochs: Sequence[Epoch], draws: Sequence[Sequence[Fact]]) -> Answer | None:
-    """The bug of workers that draw the same numbers in one of some epochs."""
+    """Return the bug of workers that draw the same random numbers in an epoch; None if there is
+    none."""
     for epoch, facts in zip(epochs, draws, strict=True):
         of_workers = [fact for fact in facts if fact.args["worker"] >= 0]
         if not of_workers:
@@ -431,7 +436,8 @@ def _between_workers(epochs: Sequence[Epoch], draws: Sequence[Sequence[Fact]]) -
 
 
 def _between_epochs(epochs: Sequence[Epoch], draws: Sequence[Sequence[Fact]]) -> Answer | None:
-    """The bug of a worker that draws the same numbers in all of some epochs."""
+    """Return the bug of random numbers that a worker draws again in each of the epochs; None if
+    there is none."""
     if len(epochs) < 2 or not all(draws):
         return None
     states = [{(fact.args["worker"], *_state(fact)) for fact in facts} for facts in draws]
@@ -449,11 +455,12 @@ def _between_epochs(epochs: Sequence[Epoch], draws: Sequence[Sequence[Fact]]) ->
 
 
 def _state(fact: Fact) -> tuple[object, ...]:
-    """A generator, its states before and after a batch, and the batch."""
+    """Return the name of a generator, its states before and after a batch, and the batch's
+    number."""
     return fact.args["which"], fact.args["before"], fact.args["after"], fact.args["batch"]
 
 
-_APART = 1e-5  # relative; the last digits may differ between devices of different kinds
+_APART = 1e-5  # relative difference; the last digits may differ between kinds of devices
 
 
 @detector("ranks-same-data", "step", looks_at=("rank", "epoch"))
@@ -493,12 +500,12 @@ def ranks_same_data(facts: Facts) -> Answers:
 
 
 def _are_comparable(epoch: Epoch, other: Epoch) -> bool:
-    """True if the order of an epoch and what the first batches of two hold are known."""
+    """True if the order of ``epoch`` is known, and the content of the first batches of both."""
     return None not in (epoch["order"], epoch["content"], other["content"])
 
 
 def _single_rank(facts: Facts) -> Answer | str | None:
-    """The answer where the facts of no two ranks are known; otherwise None."""
+    """Return the answer if the facts of only one rank are known; otherwise None."""
     if len(facts.ranks) > 1:
         return None
     worlds = facts.of("world")
@@ -515,7 +522,7 @@ def _key(epoch: Epoch) -> tuple[object, ...]:
 
 
 def _epochs_by_rank(facts: Facts) -> dict[int, dict[tuple[object, ...], Epoch]]:
-    """The epochs of training of each rank that has any, by loader, iterator and turn."""
+    """Return the training epochs of each rank that has any, by (loader, iterator, turn)."""
     by_rank: dict[int, dict[tuple[object, ...], Epoch]] = {}
     for _, epochs in training(facts):
         for epoch in epochs:
@@ -524,8 +531,8 @@ def _epochs_by_rank(facts: Facts) -> dict[int, dict[tuple[object, ...], Epoch]]:
 
 
 def _is_data_parallel(facts: Facts, by_rank: dict[int, dict[tuple[object, ...], Epoch]]) -> bool:
-    """True if each rank calls a DistributedDataParallel, or has the part of a DistributedSampler
-    for as many ranks as there are."""
+    """True if each rank calls a DistributedDataParallel, or has a DistributedSampler that splits
+    the data between all ranks."""
     parallel = {fact.rank for fact in facts.of("parallel")}
     world = len(facts.ranks)
     for rank, epochs in by_rank.items():
@@ -570,7 +577,8 @@ def _is_comparable(of_ranks: dict[int, Fact], n_ranks: int) -> bool:
 def _answer_diverged(
     facts: Facts, compared: list[dict[int, Fact]], apart: list[dict[int, Fact]]
 ) -> Answer:
-    """The bug of ranks whose parameters differ at some of the steps, or why it is in doubt."""
+    """Return the bug of ranks whose parameters differ at some of the steps, or why it is in
+    doubt."""
     parallel = {fact.rank for fact in facts.of("parallel")}
     if len(parallel) < len(facts.ranks):
         if facts.has("collective"):
@@ -612,7 +620,8 @@ def _answer_diverged(
 
 
 def _distance(of_ranks: dict[int, Fact]) -> float:
-    """The largest relative difference between ranks in the size of a parameter."""
+    """Return the largest relative difference between ranks in a parameter's sum of absolute
+    values."""
     sizes = [[float(size) for size in fact.args["sizes"].split(",")] for fact in of_ranks.values()]
     distance = 0.0
     for of_parameter in zip(*sizes, strict=True):

@@ -1,8 +1,8 @@
-"""The facts of a run as detectors read them, epochs of training among them; detectors, and their
-answers.
+"""The facts that ``--checks`` recorded in a run, as detectors read them, and the base of all
+detectors.
 
-No false alarm, ever: where what is seen is also done on purpose, a detector does not say that it
-has found something.
+A detector reports a bug, why there is none, or that it cannot tell. There must be no false alarms:
+what some programs do on purpose is not reported as a bug.
 """
 
 from __future__ import annotations
@@ -19,38 +19,41 @@ from voirkit.analysis.steps import Table
 from voirkit.runs.opened import Run
 
 KIND = "check"
-# Facts of every step; of a long run the first and the last are read, which tell all that the
-# detectors ask.
+# Facts that are recorded at every step. Of a long run only the first and the last are read, which
+# is enough for all detectors.
 OFTEN = ("step", "backward", "zero_grad", "call", "scheduler", "scaler")
 MOST = 20_000
-# Facts that are written when a step of an optimizer has ended, and belong to it.
+# Facts that are written after an optimizer step has ended, and belong to this step.
 AFTER_STEP = ("look", "cleared", "uncleared", "without", "unheld", "trained", "not_finite")
 
 
 @dataclass(frozen=True)
 class Fact:
-    """Something that happened."""
+    """A record of one event in the run; ``name`` says what happened."""
 
     name: str
-    at_ns: int  # when it ended, on the host's clock
-    value: int  # its own number
-    args: Mapping[str, Any]  # all other figures
+    at_ns: int  # end of the event, on the host's clock
+    value: int  # number of the fact, with a meaning that depends on ``name``
+    args: Mapping[str, Any]  # all other figures, by name
     rank: int = 0
     pid: int = 0
     tid: int = 0
-    start_ns: int = 0  # when it began
+    start_ns: int = 0  # start of the event
 
     @property
     def where(self) -> str | None:
-        """The line of the program: ``main.py:12``."""
+        """The line of the program at which the event happened, as ``main.py:12``; None if
+        unknown."""
         place = self.args.get("where")
         return None if place is None else str(place)
 
 
 class Facts:
-    """All facts of a run, ascending by the time at which they ended. ``ranks``: what each rank did,
-    which tells steps; ``counts``: how many of each name there are, if more than those that are
-    given."""
+    """All facts of a run, in order of their end.
+
+    ``ranks`` gives the steps of each rank. ``counts`` gives the number of recorded facts by name,
+    including those that were not read.
+    """
 
     def __init__(
         self,
@@ -74,7 +77,8 @@ class Facts:
         return by_name
 
     def of(self, *names: str, **args: Any) -> list[Fact]:
-        """The facts of some names, with these arguments, ascending."""
+        """Return the facts with any of the names, and with the given arguments, in order of their
+        end."""
         if len(names) == 1:
             named = self._by_name.get(names[0], [])
         else:
@@ -89,7 +93,8 @@ class Facts:
         return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
 
     def tally(self, name: str) -> dict[str, int]:
-        """How often something that is counted was seen, by its kind, in all processes."""
+        """Return the total of a counted name over all processes, by kind. The values of the facts
+        are running counts, so the highest value of each process is used."""
         most: dict[tuple[int, int, str], int] = {}
         for fact in self.of(name):
             key = (fact.rank, fact.pid, str(fact.args["kind"]))
@@ -104,7 +109,7 @@ class Facts:
         return sorted({fact.rank for fact in self._all})
 
     def processes(self) -> list[Facts]:
-        """The facts of each process that steps an optimizer."""
+        """Return the facts of each process that steps an optimizer."""
         by_process: dict[tuple[int, int], list[Fact]] = {}
         for fact in self._all:
             by_process.setdefault((fact.rank, fact.pid), []).append(fact)
@@ -118,19 +123,19 @@ class Facts:
         return processes
 
     def by_optimizer(self, name: str) -> Iterator[tuple[Facts, int, list[Fact]]]:
-        """The facts of a name for each optimizer of each process: the process's facts, the
-        optimizer's number, those of the name."""
+        """Yield, for each optimizer of each process: the facts of the process, the optimizer's
+        number, and the facts called ``name`` about this optimizer."""
         for process in self.processes():
             for optimizer in process.optimizers(name):
                 yield process, optimizer, process.of(name, optimizer=optimizer)
 
     def optimizers(self, *names: str) -> list[int]:
-        """The numbers of the optimizers of which there are facts of some names, ascending."""
+        """Return the numbers of the optimizers that facts with these names are about, ascending."""
         return sorted({fact.args["optimizer"] for fact in self.of(*names)})
 
     def step(self, fact: Fact) -> int | None:
-        """The number of the training step in which a fact began, from 0, as ``steps`` counts them;
-        without steps the optimizer's."""
+        """Return the number of the training step in which a fact began, from 0, as the steps
+        instrument counts them. If it recorded no steps, return the number of the optimizer step."""
         rank_steps = [step for step in self.of("step") if step.rank == fact.rank]
         if fact.name in AFTER_STEP:
             fact = _step_that_wrote(fact, rank_steps)
@@ -142,10 +147,11 @@ class Facts:
             first = rank_steps[0].args.get("optimizer")
             of_first = [step for step in rank_steps if step.args.get("optimizer") == first]
             return sum(step.at_ns < began_ns for step in of_first)
-        return self._backward_number(fact)  # a scaler has left out all steps
+        return self._backward_number(fact)  # a scaler skipped all steps
 
     def _backward_number(self, fact: Fact) -> int | None:
-        """The number of the last backward pass of a rank that began before a fact; None without."""
+        """Return the number of the rank's last backward pass that began before a fact, from 0; None
+        if the rank had no backward pass."""
         passes = [backward for backward in self.of("backward") if backward.rank == fact.rank]
         if not passes:
             return None
@@ -153,8 +159,9 @@ class Facts:
         return max(n_begun - 1, 0)
 
     def _backward_before(self, step: Fact) -> int:
-        """When the backward pass began whose gradients an optimizer's step uses: with several
-        optimizers the first's ends a step."""
+        """Return the start, in ns, of the backward pass whose gradients an optimizer step uses.
+        With several optimizers, the training step ends at the first one's step, so the start of a
+        later one's step would be wrong."""
         process = (step.rank, step.pid)
         passes = [fact for fact in self.of("backward") if (fact.rank, fact.pid) == process]
         starts_ns = [backward.start_ns for backward in passes]
@@ -165,14 +172,16 @@ class Facts:
         return starts_ns[n_before - 1]
 
     def evaluates(self, fact: Fact) -> bool:
-        """True if a fact began in a loop over a loader in which nothing was trained."""
+        """True if a fact began in an evaluation: a loop over a loader in which nothing was
+        trained."""
         spans = self._evaluations.get(fact.rank) or []
         index = bisect_right(spans, (fact.start_ns, 1 << 63)) - 1
         return index >= 0 and fact.start_ns <= spans[index][1]
 
 
 def _step_that_wrote(fact: Fact, steps: Sequence[Fact]) -> Fact:
-    """The last step of the fact's process that had ended by then; the fact itself without one."""
+    """Return the last optimizer step of the fact's process that ended before the fact; without such
+    a step, the fact itself."""
     for step in reversed(steps):
         if step.pid == fact.pid and step.at_ns <= fact.at_ns:
             return step
@@ -180,12 +189,12 @@ def _step_that_wrote(fact: Fact, steps: Sequence[Fact]) -> Fact:
 
 
 def _stretches(steps: Table) -> list[tuple[int, int]]:
-    """Begin and end of each step."""
+    """Return the start and end of each step, in ns."""
     return list(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True))
 
 
 def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
-    """The facts of a run; None if nothing was looked for: it ran without ``--checks``."""
+    """Return the facts of a run; None if it ran without ``--checks``."""
     facts: list[Fact] = []
     counts: dict[str, int] = {}
     for run in runs:
@@ -194,7 +203,8 @@ def facts_of(runs: Sequence[Run], ranks: Sequence[Rank]) -> Facts | None:
 
 
 def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
-    """Add the facts of one directory, and how many there are of each name."""
+    """Add the facts of one run directory to ``facts``, and the number of each name to
+    ``counts``."""
     connection = run.connection()
     names = connection.execute(
         f"SELECT name, count(*) FROM spans WHERE kind = '{KIND}' GROUP BY name"
@@ -222,47 +232,47 @@ def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
         facts.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
 
 
-# that a bug must have been seen at: a script's first step, or a change from one stage to another,
-# is not its rule
+# Number of inspections at which a bug must be seen. Fewer may only show a script's first step, or a
+# change from one stage of training to another.
 LEAST_LOOKS = 3
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The report of a detector."""
+    """The result of a detector."""
 
-    because: str  # why, in a sentence
-    first_seen: Fact | None = None  # the first fact that shows the bug, with step and line
+    because: str  # the reason, in a sentence
+    first_seen: Fact | None = None  # the first fact that shows the bug, with its step and line
     next: str = ""  # what to do about it; empty if nothing was found
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that it rests on
-    # at how many steps, batches or epochs it was looked for; None: at each step of the optimizers
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that support the answer
+    # number of steps, batches or epochs that were inspected; None: all optimizer steps
     n_inspected: int | None = None
-    is_present: bool | None = True  # True if the bug is there; None: that is not known
+    is_present: bool | None = True  # True: the bug is present; None: unknown
 
 
 def unknown(because: str) -> Answer:
-    """It is not known whether the bug is there."""
+    """Return the answer that it is unknown whether the bug is present."""
     return Answer(because, is_present=None)
 
 
-# What a detector yields: the bug, which ends it, or what makes it doubtful whether there is none,
-# the last of which counts. It returns, if there is neither, what says that there is none.
+# A detector is a generator. It yields the bug, which ends the search, or a sentence about a doubt,
+# of which the last counts. If it yields neither, its return value says why there is no bug.
 Answers = Generator[Answer | str, None, Answer | str]
 
 
 @dataclass(frozen=True)
 class Detector:
-    """Something that is looked for."""
+    """A detector of one bug, which searches the facts of a run."""
 
-    # as it stands in the summary, the table and the catalogue of findings: "missing-zero-grad"
+    # as shown in the summary, the table and the catalogue of findings: "missing-zero-grad"
     name: str
-    search: Callable[[Facts], Answers]  # in the facts of all ranks
-    # names of facts of which there must be at least one; without, it cannot tell
+    search: Callable[[Facts], Answers]  # searches the facts of all ranks
+    # names of facts that must be present; otherwise the detector cannot tell
     needs: tuple[str, ...] = ()
-    looks_at: tuple[str, ...] = ()  # names of facts whose number says what was looked at
+    looks_at: tuple[str, ...] = ()  # names of facts whose number says how much was inspected
 
     def examine(self, facts: Facts) -> dict[str, Any]:
-        """Its entry in ``summary["checks"]``."""
+        """Search the facts, and return the detector's entry in ``summary["checks"]``."""
         answer = _enough(self._answer(facts), facts)
         fact = answer.first_seen
         step = None if fact is None else facts.step(fact)
@@ -280,7 +290,7 @@ class Detector:
         }
 
     def _answer(self, facts: Facts) -> Answer:
-        """The bug, why there is none, or why it cannot tell."""
+        """Return the bug, why there is none, or why the detector cannot tell."""
         if not any(facts.has(name) for name in _TRAINING):
             return unknown(
                 "No training was seen: no backward pass, and no step of a torch optimizer."
@@ -291,11 +301,11 @@ class Detector:
         try:
             return self.decide(facts)
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
-            # facts that are not like any known ones
+            # facts in an unknown form
             return unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
 
     def decide(self, facts: Facts) -> Answer:
-        """The bug, why there is none, or what is in doubt."""
+        """Run the search, and return the bug, why there is none, or what is in doubt."""
         doubt: str | None = None
         answers = self.search(facts)
         while True:
@@ -310,7 +320,7 @@ class Detector:
 
 
 def _enough(answer: Answer, facts: Facts) -> Answer:
-    """The answer, if it rests on enough looks."""
+    """Return the answer if it rests on enough inspections, otherwise that it is unknown."""
     n = answer.n_inspected
     if n is None:
         n = max(facts.count("step"), facts.count("scaler"))
@@ -323,12 +333,13 @@ def _enough(answer: Answer, facts: Facts) -> Answer:
 def detector(
     name: str, *needs: str, looks_at: tuple[str, ...]
 ) -> Callable[[Callable[[Facts], Answers]], Detector]:
-    """Make a detector of the function that searches: see ``Detector``."""
+    """Return a decorator that turns a search function into a ``Detector``."""
     return lambda search: Detector(name, search, needs, looks_at)
 
 
 def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
-    """How much was inspected: the number of facts of these names, by the word that reports use."""
+    """Return how much was inspected: the number of facts of each name, by the unit shown in
+    reports."""
     figures: dict[str, int] = {}
     for name in names:
         if name == "epoch":
@@ -347,7 +358,7 @@ def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
 
 
 def _count_parameters(facts: Facts) -> int:
-    """How many parameters all optimizers hold, by the last look at each."""
+    """Count the parameters that all optimizers held at their last inspection."""
     by_optimizer: dict[tuple[int, int, int], int] = {}
     for fact in facts.of("look"):
         key = (fact.rank, fact.pid, fact.args["optimizer"])
@@ -378,7 +389,7 @@ _OF_GRAPHS = ("reach", "graph")
 
 
 def _why_missing(name: str, facts: Facts) -> str:
-    """Why a check cannot tell: there are no facts of a name."""
+    """Return why there are no facts called ``name``, so that a check cannot tell."""
     if name in _OF_GRAPHS and facts.has("graph_too_large"):
         n_nodes = facts.of("graph_too_large")[0].value
         return (
@@ -406,41 +417,41 @@ _WORDS = {
 }
 
 
-_SAMPLERS = "torch.utils.data"  # the modules of torch's own samplers
+_SAMPLERS = "torch.utils.data"  # prefix of the modules of torch's own samplers
 _SHUFFLING = ("RandomSampler", "SubsetRandomSampler", "DistributedSampler")
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One pass of training over a loader."""
+    """One training epoch: a pass over a loader."""
 
-    fact: Fact  # its record
-    optimizers: frozenset[int]  # those that stepped in it
-    steps: int  # how many steps they did
+    fact: Fact  # the record of the epoch
+    optimizers: frozenset[int]  # numbers of the optimizers that stepped in it
+    steps: int  # number of optimizer steps in it
 
     def __getitem__(self, key: str) -> Any:
-        """An argument of its fact; None without."""
+        """Return an argument of the epoch's fact; None if it has no such argument."""
         return self.fact.args.get(key)
 
     @property
     def sampler(self) -> str:
-        """The class of its sampler, without the module if it is torch's own."""
+        """The class of the epoch's sampler, without the module if it is torch's own."""
         module, _, name = str(self["sampler"]).rpartition(".")
         return name if module.startswith(_SAMPLERS) else f"{module}.{name}"
 
     @property
     def is_of_torch(self) -> bool:
-        """True if torch's own samplers choose its samples."""
+        """True if torch's own samplers choose the samples."""
         return "." not in self.sampler
 
     @property
     def shuffles(self) -> bool:
-        """True if its order is meant to be another one each time."""
+        """True if the sampler is meant to choose a different order in each epoch."""
         return self.sampler in _SHUFFLING
 
     @property
     def where_made(self) -> Fact:
-        """The same, at the line where the loader was made."""
+        """The epoch's fact, located at the line where the loader was made."""
         place = self["made"]
         if place is None:
             return self.fact
@@ -448,9 +459,12 @@ class Epoch:
 
 
 def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
-    """The epochs of training of each loader of each process, ascending, with the facts of the
-    process. A pass in which no optimizer stepped, such as a validation between, is none; nor is one
-    whose batches were drawn one by one and of which none was trained on."""
+    """Yield the facts of a process and the training epochs of one of its loaders, ascending, for
+    each process and loader.
+
+    A pass in which no optimizer stepped, such as a validation, is left out. So is a pass whose
+    batches were drawn one by one and never trained on.
+    """
     for process in facts.processes():
         steps = process.of("step")
         ends_ns = [step.at_ns for step in steps]
@@ -467,8 +481,8 @@ def training(facts: Facts) -> Iterator[tuple[Facts, list[Epoch]]]:
 
 
 def by_optimizer(epochs: Sequence[Epoch]) -> list[list[Epoch]]:
-    """Groups of epochs that trained with the same optimizers: what a program does twice on purpose,
-    from the same seed, it does with others."""
+    """Group epochs by the optimizers that stepped in them. A program that repeats a training on
+    purpose, from the same seed, makes new optimizers for it."""
     by_optimizers: dict[frozenset[int], list[Epoch]] = {}
     for epoch in epochs:
         by_optimizers.setdefault(epoch.optimizers, []).append(epoch)

@@ -1,6 +1,8 @@
-"""Silent bugs of models, losses and graphs: models in the wrong mode (only layers that make a
-difference count), a loss from which no gradient comes to what is trained, loss functions that are
-given what they do not expect, graphs that are kept or grow, dead ReLU units.
+"""Detectors of silent bugs in models, losses and autograd graphs.
+
+They find models in the wrong mode (only layers that behave differently in it count), losses from
+which no gradient reaches the trained parameters, loss functions with unsuitable inputs, graphs that
+are kept or grow, and dead ReLU units.
 """
 
 from __future__ import annotations
@@ -20,25 +22,25 @@ from voirkit_instruments.checks.analyse_facts import (
     unknown,
 )
 
-_FEW = 3  # steps
+_FEW = 3  # steps that are needed to report a bug
 
-_LayersByCall = Mapping[int, Mapping[str, Any]]  # by the identity of a call of a model
+_LayersByCall = Mapping[int, Mapping[str, Any]]  # by id of a model's call: figures of its layers
 
 
 @dataclass
 class _Training:
-    """How a model was called in the steps of the training."""
+    """Figures about one model's calls in training steps, by the mode that it was in."""
 
-    n_train: int = 0  # in how many steps in train mode
-    # the first call of each step in eval mode since it was last in train mode
+    n_train: int = 0  # number of steps in train mode
+    # the first call of each step in eval mode, since the model was last in train mode
     eval_calls: list[Fact] = field(default_factory=list)
-    # the optimizers that stepped in train mode, and those that did in these steps in eval mode
+    # the optimizers that stepped in train mode, and those that stepped at ``eval_calls``
     train_optimizers: set[int] = field(default_factory=set)
     eval_optimizers: set[int] = field(default_factory=set)
-    n_returns: int = 0  # how often it was put from eval mode into train mode
+    n_returns: int = 0  # how often the model returned from eval mode to train mode
 
     def add_step(self, is_training: bool, first_call: Fact) -> None:
-        """Count a step."""
+        """Count a training step in which the model was called."""
         if not is_training:
             self.eval_calls.append(first_call)
             return
@@ -48,7 +50,7 @@ class _Training:
         self.eval_optimizers = set()
 
     def add_optimizer(self, optimizer: int) -> None:
-        """Note an optimizer of the last step that was counted."""
+        """Add an optimizer that stepped in the step counted last."""
         if self.eval_calls:
             self.eval_optimizers.add(optimizer)
         else:
@@ -73,7 +75,7 @@ def eval_while_training(facts: Facts) -> Answers:
 def _answer_trained_in_eval(
     process: Facts, model: int, training: _Training, layers: _LayersByCall
 ) -> Answer | str | None:
-    """The bug of one model, what is in doubt, or None if all is well."""
+    """Return the bug of one model, or why it is in doubt; None if there is none."""
     n_eval = len(training.eval_calls)
     if not n_eval:
         return None
@@ -110,7 +112,7 @@ def _answer_trained_in_eval(
 def _why_eval_may_be_meant(
     process: Facts, model: int, training: _Training, modes: Mapping[str, Any]
 ) -> str:
-    """Why a model may be trained in eval mode on purpose; empty if nothing says so."""
+    """Return why a model may be trained in eval mode on purpose; empty if nothing suggests that."""
     kind = modes["kind"]
     if modes["frozen"]:
         return (
@@ -133,7 +135,7 @@ def _why_eval_may_be_meant(
 
 
 def _words(dropout: int, norm: int) -> str:
-    """Numbers of layers as a reader sees them: ``2 dropout and 1 batch norm``."""
+    """Return the numbers of layers as text: ``2 dropout and 1 batch norm``."""
     words = []
     if dropout:
         words.append(f"{dropout} dropout")
@@ -143,8 +145,8 @@ def _words(dropout: int, norm: int) -> str:
 
 
 def _layers(process: Facts) -> _LayersByCall:
-    """The layers of the model by identity of each call, in the modes in which they were at that
-    call."""
+    """Return the figures of the model's layers at each call, with the mode of the layers at that
+    time, by id of the call's fact."""
     by_mode: dict[tuple[int, bool, bool], Mapping[str, Any]] = {}
     by_call = {}
     for fact in process.of("model", "call"):
@@ -159,22 +161,25 @@ def _layers(process: Facts) -> _LayersByCall:
 
 
 def _count_off(layers: Mapping[str, Any]) -> int:
-    """How many layers work as in evaluation."""
+    """Count the dropout and batch norm layers that are in eval mode."""
     return int(layers["dropout_off"] + layers["norm_off"])
 
 
 class _LeftInEval:
-    """Parts of a model that an evaluation has put into eval mode one by one, and that stay in it.
-    Without an evaluation, and after one of the whole in eval mode, it is done on purpose:
-    statistics are frozen."""
+    """Detects layers that an evaluation has put into eval mode one by one, and that stay in it.
+
+    If no evaluation came before, or one with the whole model in eval mode, the eval mode is meant:
+    statistics are frozen.
+    """
 
     def __init__(self) -> None:
-        # layers that worked as in evaluation, in training and in evaluations since
+        # numbers of layers in eval mode: in training, and in evaluations since
         self._n_trained = 0
         self._n_evaluated = 0
 
     def has(self, call: Fact, layers: Mapping[str, Any]) -> bool:
-        """True if such parts are called, from one call in train mode to the next."""
+        """True if layers were left in eval mode; to be called for each call in train mode, in
+        order."""
         n_off = _count_off(layers)
         if not call.args["grad"]:
             self._n_evaluated = max(self._n_evaluated, n_off)
@@ -187,15 +192,16 @@ class _LeftInEval:
 
 
 def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
-    """The optimizers that were seen to train some of a model's parameters, and how many."""
+    """Return the optimizers that were seen to train some of a model's parameters, with figures on
+    how many, by number of the optimizer."""
     return {
         fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model
     }
 
 
 def _is_another_part(process: Facts, model: int, training: _Training) -> bool:
-    """True if an optimizer that did not train a model in train mode trains some of its parameters,
-    such as a head's."""
+    """True if the optimizers of the eval mode steps did not step in train mode, and train only some
+    of the model's parameters, such as a head's."""
     if training.train_optimizers & training.eval_optimizers:
         return False
     trained = _trainers(process, model)
@@ -204,13 +210,14 @@ def _is_another_part(process: Facts, model: int, training: _Training) -> bool:
 
 
 class _Calls:
-    """The calls of models up to a backward pass: whether one was in train mode, and the first."""
+    """The calls of models up to a backward pass: by model, True if one was in train mode, and the
+    first call."""
 
     def __init__(self) -> None:
         self.by_model: dict[int, tuple[bool, Fact]] = {}
 
     def add(self, model: int, is_training: bool, call: Fact) -> None:
-        """Add a call of a model, or several of which the first is known."""
+        """Add a call of a model, or the first of several calls."""
         earlier = self.by_model.get(model)
         if earlier is not None:
             was_training, call = earlier
@@ -218,19 +225,20 @@ class _Calls:
         self.by_model[model] = (is_training, call)
 
     def add_all(self, later: _Calls) -> None:
-        """Add all later calls."""
+        """Add all calls of ``later``."""
         for model, (is_training, first_call) in later.by_model.items():
             self.add(model, is_training, first_call)
 
 
 def _trainings(process: Facts, layers: _LayersByCall) -> dict[int, _Training]:
-    """How each model was called before steps of optimizers that train it, with gradients on, if a
-    backward pass followed."""
+    """Return, for each model, its calls in training steps: gradients were on, and a backward pass
+    and a step of an optimizer that trains the model followed."""
     trainings: dict[int, _Training] = {}
     left_in_eval: dict[int, _LeftInEval] = {}
     called = _Calls()  # since the last backward pass
-    backpropagated = _Calls()  # before the backward passes since the last step
-    # the models whose step is counted, once an optimizer has stepped after the last backward pass
+    backpropagated = _Calls()  # the calls that belong to the backward passes since the last step
+    # models whose step is counted already; None if no optimizer has stepped since the last backward
+    # pass
     stepped: set[int] | None = None
     models = {fact.value for fact in process.of("trained")}
     trainers = {model: _trainers(process, model) for model in models}
@@ -249,7 +257,7 @@ def _trainings(process: Facts, layers: _LayersByCall) -> dict[int, _Training]:
             stepped = stepped or set()
             optimizer = fact.args["optimizer"]
             for model, (is_training, first_call) in backpropagated.by_model.items():
-                # a teacher, or a discriminator while the generator is trained
+                # e.g. a teacher, or a discriminator while the generator is trained
                 if optimizer not in trainers.get(model, ()):
                     continue
                 training = trainings.setdefault(model, _Training())
@@ -265,7 +273,7 @@ def _is_in_train_mode(
     layers: _LayersByCall,
     left_in_eval: dict[int, _LeftInEval],
 ) -> bool:
-    """True if a model is called in train mode, and none of its parts was left in eval mode."""
+    """True if a model is called in train mode, and none of its layers was left in eval mode."""
     if not call.args["training"]:
         return False
     modes = layers.get(id(call))
@@ -304,7 +312,8 @@ def train_while_evaluating(facts: Facts) -> Answers:
 def _answer_evaluated_in_train(
     process: Facts, model: int, calls: list[Fact], layers: _LayersByCall
 ) -> Answer | str | None:
-    """The bug of one model by its calls in evaluations, what is in doubt, or None."""
+    """Return the bug of one model by its calls in evaluations, or why it is in doubt; None if there
+    is none."""
     wrong = [call for call in calls if _is_wrong_in_evaluation(call, layers)]
     if not wrong:
         return None
@@ -346,19 +355,19 @@ def _answer_evaluated_in_train(
 
 
 def _is_wrong_in_evaluation(call: Fact, layers: _LayersByCall) -> bool:
-    """True for a call in train mode, unless all parts that have modes are in eval mode."""
+    """True for a call in train mode, unless all layers that depend on the mode are in eval mode."""
     return call.args["training"] and not _is_in_eval(layers.get(id(call)))
 
 
 def _fewest_off_in_training(process: Facts, model: int, layers: _LayersByCall) -> int:
-    """How many layers work as in evaluation in training, where they are fewest; 0 if not known."""
+    """Return the smallest number of layers in eval mode in any training call; 0 if unknown."""
     calls = process.of("call", model=model, grad=True)
     counts = [_count_off(layers[id(call)]) for call in calls if id(call) in layers]
     return min(counts, default=0)
 
 
 def _is_in_eval(layers: Mapping[str, Any] | None) -> bool:
-    """True if the parts of a model that have modes were put into eval mode one by one."""
+    """True if all layers that depend on the mode were put into eval mode one by one."""
     if layers is None or layers["dropout_on"] + layers["norm_on"]:
         return False
     return _count_off(layers) > 0
@@ -412,8 +421,8 @@ def loss_not_connected(facts: Facts) -> Answers:
 
 
 def _has_gradients(inspections: list[Fact], reaches: list[Fact]) -> bool:
-    """True if a parameter has a gradient or is reached by a backward pass; or there is none to
-    train."""
+    """True if a parameter has a gradient or is reached by a backward pass, or if no parameter is
+    trainable."""
     if any(fact.args["graded"] > fact.args["zero"] for fact in inspections):
         return True
     if any(reach.args["held"] or reach.args["parameters"] for reach in reaches):
@@ -505,10 +514,11 @@ def loss_broadcast(facts: Facts) -> Answers:
 
 
 _FEWEST_PASSES = 8
-# graphs before the last two: a few are kept by buffers and by garbage that is not collected yet
+# graphs that must be alive, besides the last two: buffers, and garbage that is not collected yet,
+# may keep a few
 _FEWEST_ALIVE = 6
 _DEAD, _DOUBTFUL = 0.9, 0.75
-_ROWS = 32  # of a layer's output
+_ROWS = 32  # rows of a layer's output that are needed to report a bug
 
 
 def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
@@ -534,7 +544,7 @@ def graph_kept(facts: Facts) -> Answers:
 
 
 def _answers_of_graphs(inspections: list[Fact]) -> Iterator[Answer | str]:
-    """The bugs of the graphs of one line's backward passes, or what is in doubt."""
+    """Yield the bugs in the graphs of one line's backward passes, and what is in doubt."""
     first, last = inspections[0], inspections[-1]
     alive = [fact for fact in inspections if fact.args["kept"] >= _FEWEST_ALIVE]
     most = max(fact.args["kept"] for fact in inspections)
@@ -580,12 +590,12 @@ def _answers_of_graphs(inspections: list[Fact]) -> Iterator[Answer | str]:
         )
 
 
-_PILED_A_PASS = 0.5  # tensors with graphs that stay
+_PILED_A_PASS = 0.5  # fewest tensors with graphs, added per backward pass, that are reported
 
 
 def _piled_up(inspections: list[Fact]) -> float:
-    """How many more tensors with a graph are alive with each pass, if it is more at each look than
-    at the one before; otherwise 0."""
+    """Return the growth per backward pass in living tensors with a graph: the smallest between two
+    inspections. Return 0 if it is too small, or if there are too few inspections."""
     counts = [(fact.value, fact.args["living"]) for fact in inspections if "living" in fact.args]
     slopes = _slopes(counts)
     if len(slopes) < LEAST_LOOKS or min(slopes) < _PILED_A_PASS:
@@ -594,7 +604,7 @@ def _piled_up(inspections: list[Fact]) -> float:
 
 
 def _slopes(counts: list[tuple[int, int]]) -> list[float]:
-    """By how much a count grows with each pass, from one (pass, count) to the next."""
+    """Return the growth of a count per backward pass, from each (pass, count) to the next."""
     return [
         (later - earlier) / (pass_later - pass_earlier)
         for (pass_earlier, earlier), (pass_later, later) in pairwise(counts)
@@ -603,8 +613,8 @@ def _slopes(counts: list[tuple[int, int]]) -> list[float]:
 
 
 def _growth(inspections: list[Fact]) -> float:
-    """By how many nodes a graph grows with each pass, if it does so at all looks alike (but the
-    first); otherwise 0."""
+    """Return how many nodes a graph grows by per backward pass, if the growth is the same between
+    all inspections after the first; otherwise 0."""
     counts = [(fact.value, fact.args["nodes"]) for fact in inspections[1:]]
     slopes = set(_slopes(counts))
     if len(counts) <= LEAST_LOOKS or len(slopes) != 1:
@@ -628,7 +638,8 @@ def dead_units(facts: Facts) -> Answers:
 
 
 def _answer_dead_units(last: Fact) -> Answer | str | None:
-    """The bug of one ReLU by the last look at it, what is in doubt, or None if all is well."""
+    """Return the bug of one ReLU layer by its last inspection, or why it is in doubt; None if there
+    is none."""
     n_dead, n_units, n_rows = (last.args[key] for key in ("dead", "units", "rows"))
     share = n_dead / n_units
     if share < _DOUBTFUL:

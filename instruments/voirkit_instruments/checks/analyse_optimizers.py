@@ -1,6 +1,8 @@
-"""Silent bugs of optimizers: gradients that are never cleared, or too early; parameters that they
-hold and should not, or should and do not; learning rates and schedulers; numbers that are not
-finite, and steps that a gradient scaler leaves out for them.
+"""Detectors of silent bugs in optimizers.
+
+They find gradients that are never cleared, or cleared too early; parameters that an optimizer holds
+and should not, or should hold and does not; wrong learning rates and schedules; numbers that are
+not finite, and steps that a gradient scaler skips because of them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import replace
 
 from voirkit_instruments.checks.analyse_facts import Answer, Answers, Fact, Facts, detector, unknown
 
-_FEW = 2  # looks at least: at the first step a script may still be about to begin
+_FEW = 2  # fewest inspections: at its first step a script may still be starting up
 
 
 @detector("frozen-parameters", "look", looks_at=("look",))
@@ -77,7 +79,7 @@ def _last(facts: Sequence[Fact]) -> Fact | None:
 
 
 def _unread_values(process: Facts) -> Iterator[str]:
-    """The doubt that parameters outside of optimizers leave whose values cannot be read."""
+    """Yield the doubt about parameters outside of optimizers whose values cannot be read."""
     unheld = _last(process.of("unheld"))
     if unheld is not None and unheld.args.get("unread"):
         yield (
@@ -87,7 +89,8 @@ def _unread_values(process: Facts) -> Iterator[str]:
 
 
 def _trains_none_of_its_own(process: Facts, inspections: Sequence[Fact], unheld: Fact) -> str:
-    """The sentence on an optimizer none of whose parameters has a gradient; otherwise empty."""
+    """Return the sentence on an optimizer none of whose parameters has a gradient; otherwise
+    empty."""
     if len(inspections) < _FEW:
         return ""
     if any(fact.args["graded"] or not fact.args["trainable"] for fact in inspections):
@@ -103,7 +106,8 @@ def _trains_none_of_its_own(process: Facts, inspections: Sequence[Fact], unheld:
 
 
 def _holds_another_model(process: Facts, optimizer: int, kind: str, unheld: Fact) -> str:
-    """The sentence on an optimizer that holds parameters of no model that is called; else empty."""
+    """Return the sentence on an optimizer with parameters of a model that is never called;
+    otherwise empty."""
     without = process.of("without", optimizer=optimizer)
     if len(without) < _FEW or unheld.args["unnamed"] >= unheld.value:
         return ""
@@ -131,7 +135,8 @@ def never_updated(facts: Facts) -> Answers:
 
 
 def _answer_never_updated(process: Facts, unheld: Fact) -> Answer | str:
-    """The bug, or why it is none, by the last look at parameters that no optimizer holds."""
+    """Return the bug, or why it is in doubt, by the last inspection of the parameters that no
+    optimizer holds."""
     n, names = unheld.value, unheld.args["names"]
     if len(process.of("step")) < _FEW:
         return (
@@ -190,7 +195,7 @@ def no_gradient(facts: Facts) -> Answers:
                 },
                 n_inspected=len(inspections),
             )
-        # the doubt of layers that are called replaces others
+        # a doubt about layers that are called takes precedence
         if not doubt or (is_examined and last.args["called"]):
             doubt = _doubt_of_no_gradient(inspections, last)
     if doubt:
@@ -199,7 +204,7 @@ def no_gradient(facts: Facts) -> Answers:
 
 
 def _doubt_of_no_gradient(inspections: Sequence[Fact], without: Fact) -> str:
-    """Why it is not known whether parameters of an optimizer should have had a gradient."""
+    """Return why it is unknown if an optimizer's parameters should have had gradients."""
     n, names = without.args["never"], without.args["names"]
     if not without.args["graded"]:
         kind = inspections[0].args["kind"]
@@ -234,7 +239,7 @@ def missing_zero_grad(facts: Facts) -> Answers:
             cleared_since = sum(fact.at_ns > first.at_ns for fact in cleared)
             if len(uncleared) <= cleared_since:
                 continue
-            # from the first time on more often than not
+            # since the first time, gradients were left in place more often than cleared
             n_since = len(uncleared) + cleared_since
             n_steps = len(process.of("step", optimizer=optimizer))
             yield Answer(
@@ -293,20 +298,20 @@ def misplaced_zero_grad(facts: Facts) -> Answers:
 
 
 def _is_unreadable(inspection: Fact) -> bool:
-    """True if there were gradients and none of them could be read."""
+    """True if there were gradients, and none of them could be read."""
     graded = inspection.args["graded"]
     return bool(graded and graded == inspection.args.get("unread"))
 
 
 def _is_without_gradients(inspection: Fact) -> bool:
-    """True if an optimizer with parameters to train had none but gradients of 0."""
+    """True if an optimizer with trainable parameters had no gradients but zeros."""
     args = inspection.args
     return bool(args["trainable"] and args["graded"] == args["zero"])
 
 
 def _cleared_before_step(process: Facts, optimizer: int) -> Fact | None:
-    """The first clearing after a backward pass and before a step, if the last thing before (nearly)
-    each step is one."""
+    """Return the first clearing of gradients between a backward pass and a step, if gradients were
+    cleared there at (nearly) each step; otherwise None."""
     first: Fact | None = None
     n_steps = n_cleared = 0
     since_step: list[Fact] = []
@@ -324,11 +329,12 @@ def _cleared_before_step(process: Facts, optimizer: int) -> Fact | None:
 
 
 def _last_clearing(facts: Sequence[Fact], optimizer: int) -> Fact | None:
-    """The first clearing after the last backward pass of some facts."""
+    """Return the first clearing after the last backward pass in ``facts``; None if there is
+    none."""
     clearing: Fact | None = None
     for fact in reversed(facts):
         if fact.name == "backward":
-            # it is of the backward pass's step
+            # the start of the backward pass places the clearing in the right step
             return None if clearing is None else replace(clearing, start_ns=fact.start_ns)
         if fact.name == "zero_grad" and fact.args.get("optimizer") in (optimizer, -1):
             clearing = fact
@@ -337,8 +343,9 @@ def _last_clearing(facts: Sequence[Fact], optimizer: int) -> Fact | None:
 
 RATES_ZERO, RATES_UNREAD = 1, 2  # values of the fact ``step``
 _FEW_STILL, _TAIL, _TAIL_SHARE, _SCHEDULED = 3, 20, 0.2, 5
-_EACH_STEP = 0.9  # scheduler steps an optimizer step, of a scheduler that steps with each
-_HALF_PERIODS = 10  # of a cosine that is used as one: it comes down once
+_EACH_STEP = 0.9  # fewest scheduler steps per optimizer step, if it steps with each one
+# half periods of a cosine schedule that are too many: it should come down once
+_HALF_PERIODS = 10
 
 
 @detector("learning-rate-zero", "step", looks_at=("step", "scheduler"))
@@ -351,7 +358,7 @@ def learning_rate_zero(facts: Facts) -> Answers:
 
 
 def _answer_rate_zero(process: Facts, optimizer: int, steps: list[Fact]) -> Answer | str | None:
-    """The bug of one optimizer, what is in doubt, or None if all is well."""
+    """Return the bug of one optimizer, or why it is in doubt; None if there is none."""
     if all(step.value == RATES_UNREAD for step in steps):
         return (
             f"The learning rate of optimizer {optimizer} cannot be read: it is on a device, or"
@@ -390,8 +397,8 @@ def _answer_rate_zero(process: Facts, optimizer: int, steps: list[Fact]) -> Answ
 
 
 def _first_of_zero_rates(steps: Sequence[Fact]) -> int:
-    """The index of the first step from which on all learning rates are 0; as many as there are
-    steps if the last one's is not."""
+    """Return the index of the first step from which on all learning rates are 0; the number of
+    steps if they are not all 0 at the last step."""
     index = len(steps)
     while index > 0 and steps[index - 1].value == RATES_ZERO:
         index -= 1
@@ -411,7 +418,7 @@ def scheduler_before_optimizer(facts: Facts) -> Answers:
 
 
 def _answers_scheduled_before(first_ns: int, scheduled: list[Fact]) -> Iterator[Answer | str]:
-    """The bugs of schedulers that step before the first step of an optimizer, and doubts."""
+    """Yield the bugs, and doubts, of schedulers that step before the first step of an optimizer."""
     before = [fact for fact in scheduled if fact.at_ns < first_ns]
     early = [fact for fact in before if not fact.value]
     if early and len(scheduled) == len(early):
@@ -424,7 +431,8 @@ def _answers_scheduled_before(first_ns: int, scheduled: list[Fact]) -> Iterator[
     places_after = {fact.where for fact in scheduled if fact.at_ns > first_ns}
     for fact in early:
         if fact.where not in places_after:
-            continue  # a schedule that is brought to where a run goes on
+            # a resumed run advances its schedule before it continues
+            continue
         kind = fact.args["scheduler"]
         yield Answer(
             f"{kind}.step() comes before the optimizer's step: the schedule's first value is never"
@@ -446,7 +454,7 @@ def scheduler_too_often(facts: Facts) -> Answers:
 
 
 def _answers_too_often(process: Facts, optimizer: int) -> Iterator[Answer | str]:
-    """The bugs of a scheduler that steps with every step of an optimizer, or what is in doubt."""
+    """Yield the bugs of a scheduler that steps with every optimizer step, or what is in doubt."""
     steps = process.of("step", optimizer=optimizer)
     scheduled = [fact for fact in process.of("scheduler", optimizer=optimizer) if not fact.value]
     if not scheduled or not steps or len(scheduled) < _EACH_STEP * len(steps):
@@ -483,7 +491,8 @@ def _answers_too_often(process: Facts, optimizer: int) -> Iterator[Answer | str]
 
 
 def _count_tiny_rates(rate: Fact | None, steps: Sequence[Fact]) -> int:
-    """How many steps there are since a learning rate was recorded as next to nothing."""
+    """Count the steps since the learning rate became close to zero; 0 if it is not close to
+    zero."""
     if rate is None or not rate.args["tiny"] or not rate.args["peak"]:
         return 0
     return sum(step.at_ns >= rate.at_ns for step in steps)
@@ -505,11 +514,11 @@ def not_finite(facts: Facts) -> Answers:
 
 
 def _answer_not_finite(process: Facts) -> Answer | str | None:
-    """The bug of one process, what is in doubt, or None if all was finite."""
+    """Return the bug of one process, or why it is in doubt; None if all was finite."""
     losses = process.of("loss_not_finite")
     tensors = process.of("not_finite")
     parameters = [fact for fact in tensors if fact.args["what"] == "parameter"]
-    # an overflow of the scaled loss or of gradients is what a scaler is for
+    # a scaler is there to handle an overflow of the scaled loss or of gradients
     has_scaler = process.has("scaler")
     if not parameters:
         return None if has_scaler else _doubt_of_finite(losses, tensors)
@@ -532,7 +541,8 @@ def _answer_not_finite(process: Facts) -> Answer | str | None:
 
 
 def _doubt_of_finite(losses: list[Fact], gradients: list[Fact]) -> str | None:
-    """The doubt where gradients or losses were not finite, and parameters stayed so; else None."""
+    """Return the doubt if gradients or losses were not finite but parameters were; otherwise
+    None."""
     if gradients:
         first = gradients[0]
         return (
@@ -549,8 +559,8 @@ def _doubt_of_finite(losses: list[Fact], gradients: list[Fact]) -> str | None:
 
 
 def _first_not_finite(process: Facts, losses: list[Fact], tensors: list[Fact]) -> Fact:
-    """The first fact of numbers that are not finite; or the step of an optimizer before it, where
-    parameters were so before the next."""
+    """Return the first fact about numbers that are not finite. If parameters were not finite before
+    the next step, return the optimizer step that came before this fact."""
     first = min([*losses, *tensors], key=lambda fact: fact.at_ns)
     if not any(fact.args["before"] for fact in tensors):
         return first
@@ -584,7 +594,7 @@ def skipped_steps(facts: Facts) -> Answers:
 
 
 def _answer_skipped(optimizer: int, scaled: list[Fact]) -> Answer | str | None:
-    """The bug of one optimizer's scaler, what is in doubt, or None if all is well."""
+    """Return the bug of one optimizer's scaler, or why it is in doubt; None if there is none."""
     n = len(scaled)
     skipped = [fact for fact in scaled if fact.value == SKIPPED]
     if n < _LEAST_ASKED:

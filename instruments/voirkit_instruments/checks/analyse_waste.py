@@ -1,4 +1,4 @@
-"""Wasted work that ``--checks`` sees: padding in batches, and rows of embeddings that have no
+"""Wasted work that ``--checks`` detects: padding in batches, and rows of embeddings without a
 gradient."""
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from voirkit_instruments.checks.analyse_facts import Fact, Facts
 
 
 def padding(facts: Facts) -> list[dict[str, Any]]:
-    """``token_padding`` of a summary: for each loader of which batches of token ids were trained
-    on."""
+    """Return ``token_padding`` of a summary: an entry for each loader with batches of token ids
+    that were trained on."""
     by_loader: dict[tuple[int, int, int], list[Fact]] = {}
     for fact in facts.of("padding"):
         by_loader.setdefault((fact.rank, fact.pid, fact.value), []).append(fact)
@@ -46,7 +46,8 @@ def _padding_of_loader(inspections: list[Fact]) -> dict[str, Any]:
 
 
 def embeddings(facts: Facts) -> list[dict[str, Any]]:
-    """``dense_embeddings`` of a summary: for each large embedding with a dense gradient."""
+    """Return ``dense_embeddings`` of a summary: an entry for each large embedding with a dense
+    gradient."""
     by_table: dict[tuple[int, int, int, str], list[Fact]] = {}
     for fact in facts.of("embedding"):
         key = (fact.rank, fact.pid, fact.args["optimizer"], fact.args["name"])

@@ -1,9 +1,9 @@
-"""Recording for ``--checks``: facts of which silent training bugs are reported afterwards
-(``analyse``). It judges nothing.
+"""Recording for ``--checks``: facts from which ``analyse`` reports silent training bugs after the
+run.
 
-Here is the one table of the functions of torch that it patches, checked with torch 2.1 and 2.15.
-Nothing here imports torch: it waits until the program does. A patch that does not fit
-switches itself off and is reported by its name.
+Nothing is judged here. This module has the only table of the functions of torch that are patched,
+checked with torch 2.1 and 2.15. It never imports torch, but waits until the program does. A patch
+that does not fit disables itself and is reported by name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SCHEDULERS = (
 
 
 class Checks:
-    """The recording of facts in one run, once torch is there."""
+    """Records the facts of one run, once torch is imported."""
 
     def __init__(self, ov: Overseer) -> None:
         from voirkit.trace import recorder
@@ -59,19 +59,20 @@ class Checks:
         self._over = False
 
     def watched(self) -> None:
-        """Recording has begun: a run without any other fact was watched all the same."""
+        """Write a fact that says that recording has begun. It shows that a run without any other
+        fact was watched."""
         self._facts.mark("on")
 
     def torch_imported(self, torch: ModuleType) -> None:
         if self._over:
             return
         try:
-            # one after the other: the first watches also where the second cannot be made
+            # one after the other: the first works even if the second cannot be made
             for kind in (TrainingPatches, DataPatches):
                 patches = kind(self._facts, torch, self._ov)
                 self._patches.append(patches)
                 patches.install()
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unknown torch
             self._ov.warn(
                 f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc})."
             )
@@ -106,7 +107,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 class TorchPatches:
-    """Some functions of torch that facts are taken from; ``ov`` is None in a process that
+    """Patches of functions of torch, which record facts. ``ov`` is None in a process that
     multiprocessing has started."""
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
@@ -136,8 +137,8 @@ class TorchPatches:
         value: bool = False,
         compiled: bool = True,
     ) -> Around:
-        """As ``Around``; ``after``: what ``leave`` is passed, if not the same; ``compiled``:
-        torch.compile may look at the function."""
+        """Make an ``Around``. ``after``: the variables that ``leave`` gets in place of
+        ``variables``; ``compiled``: torch.compile may trace the function."""
         return Around(
             self._facts.here,
             most,
@@ -151,7 +152,7 @@ class TorchPatches:
 
 
 class TrainingPatches(TorchPatches):
-    """The optimizer, the gradients and the model."""
+    """Patches for facts about optimizers, gradients, models and losses."""
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         super().__init__(facts, torch, ov)
@@ -175,7 +176,8 @@ class TrainingPatches(TorchPatches):
         self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
         enter = as_function(optimizers.enter_scheduler)
         leave = as_function(optimizers.leave_scheduler)
-        # Their module has no torch that could be asked whether it is being compiled.
+        # The module of schedulers has no variable ``torch``, so it cannot ask if it is being
+        # compiled.
         self._scheduler = Around(
             facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True
         )
@@ -213,7 +215,7 @@ class TrainingPatches(TorchPatches):
         self._patches.around_steps(self._step, self._decorated_step)
 
     def remove(self) -> None:
-        """Put all back as it was, after a last look."""
+        """Remove the patches, after a last inspection."""
         self._optimizers.finish()
         super().remove()
 
@@ -230,7 +232,7 @@ class TrainingPatches(TorchPatches):
                 self._patches.around_function(f"{module.__name__}.{name}.step", step, around)
 
     def _put_scaler(self, module: ModuleType) -> None:
-        # that of torch.cuda.amp is torch.amp's in torch 2.3 and later
+        # in torch 2.3 and later, torch.cuda.amp has the scaler of torch.amp
         step = vars(module.GradScaler).get("step")
         if step is not None:
             self._patches.around_function(
@@ -241,12 +243,12 @@ class TrainingPatches(TorchPatches):
     def _leave_made(self, _start_ns: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
         self._facts.trains()
-        # it is decorated again for its first optimizer
+        # torch decorates ``step`` again for the first optimizer of a class
         self._patches.around_step(type(optimizer), self._step, self._decorated_step)
 
 
 class DataPatches(TorchPatches):
-    """Loaders, their workers, and ranks."""
+    """Patches for facts about loaders, their workers, and ranks."""
 
     def __init__(self, facts: Facts, torch: ModuleType, ov: Any) -> None:
         super().__init__(facts, torch, ov)
@@ -261,7 +263,7 @@ class DataPatches(TorchPatches):
         inherit.watch(CHILD_ENTRY, self._offer)
 
     def _offer(self) -> dict[str, Any]:
-        """The arguments for a process that multiprocessing starts."""
+        """Return the arguments for a process that multiprocessing starts."""
         return {"making": self.drawing.making}
 
     def remove(self) -> None:
@@ -269,8 +271,8 @@ class DataPatches(TorchPatches):
         self._epochs.finish()
         super().remove()
 
-    # These functions are rarely called, so that no level (SUPPRESSED is the highest) keeps one of
-    # them from being seen.
+    # These functions are rarely called, so they are recorded whatever the thread is inside of: no
+    # level is above SUPPRESSED.
 
     def _data(
         self,
@@ -330,7 +332,8 @@ class DataPatches(TorchPatches):
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: watch what its workers draw, once it has torch."""
+    """Record the random draws of a loader's worker in a process that multiprocessing has started,
+    once it has imported torch."""
     from voirkit.errors import tell
     from voirkit.trace import recorder
 

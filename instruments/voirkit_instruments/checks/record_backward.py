@@ -1,11 +1,13 @@
-"""Recording of losses and backward passes: the inputs of torch's loss functions (probabilities
-where logits are expected, targets of another shape), by the line of the call; the line of a
-backward pass, the parameters that it reaches (seldom), losses that are not finite, graphs that
-outlive their step, units of ReLU layers that are never above zero.
+"""Recording of losses and backward passes for ``--checks``.
 
-A graph is only walked through, never changed or kept. Tensors that hooks of the program have put
-away (``saved_tensors_hooks``, as activation checkpointing does) are left alone: to read one would
-compute it again.
+The facts, by line of the program: unsuitable inputs of torch's loss functions (probabilities
+instead of logits, targets of another shape); each backward pass and, rarely, the parameters that it
+reaches; losses that are not finite; graphs that outlive their step; ReLU units that are never above
+zero.
+
+A graph is only walked through, never changed or kept. Tensors that hooks of the program have stored
+elsewhere (``saved_tensors_hooks``, as activation checkpointing does) are not read: reading would
+recompute them.
 """
 
 from __future__ import annotations
@@ -52,27 +54,28 @@ _LOSS_PARTS = (
     "DivBackward",
     "SubBackward",
 )
-_PENDING = 32  # losses on a device that are read together, so that it is waited for once
+_PENDING = 32  # losses on a device that are read together, with one wait for the device
 _NAMED = 5
 
 _KEY = "voirkit"
-# passes that are all marked; each 16th from then on; markers that are remembered
+# first passes that are all marked; only each 16th is marked later; markers kept per line
 _EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64
-_DEEP = 3  # nodes from the root: a scaled or divided loss is another one than what is added up
-_USUAL = 2  # the last graphs may live: their variables are not assigned again yet
+# nodes marked from the root: the program may keep a loss from before it was scaled or divided
+_DEEP = 3
+_USUAL = 2  # the newest graphs may be alive: their variables are not reassigned yet
 
 
 class Marker:
-    """Lives as long as the node that it is in."""
+    """An object that lives as long as the graph node that holds it."""
 
 
 class KeptGraphs:
-    """The graphs of the backward passes of each line that outlive their step: ``total += loss``
-    keeps each as long as ``total`` lives.
+    """Detects graphs that outlive their step, by line of the backward pass: ``total += loss`` keeps
+    each graph as long as ``total`` lives.
 
-    A node of a graph lives in C++, and its Python object comes and goes. What does live as long is
-    the node's ``metadata``, which torch's anomaly mode uses and nothing else: a marker is put
-    there, and a weak reference to it says whether the node is there still. Nothing is kept alive.
+    A graph node is a C++ object, whose Python object comes and goes. The node's ``metadata`` lives
+    as long as the node; apart from this class, only torch's anomaly mode uses it. A marker is put
+    there, and a weak reference to the marker tells if the node still exists. Nothing is kept alive.
     """
 
     def __init__(self) -> None:
@@ -92,8 +95,8 @@ class KeptGraphs:
         self._markers.setdefault(where, deque(maxlen=_MOST_MARKERS)).append(weakref.ref(marker))
 
     def alive(self, where: str | None) -> int:
-        """How many of a line's last marked graphs before the last ones are there still, without a
-        gap."""
+        """Count the marked graphs of a line that are alive, from the newest back to the first that
+        is not, without the newest ``_USUAL``."""
         markers = list(self._markers.get(where, ()))[:-_USUAL]
         for n, marker in enumerate(reversed(markers)):
             if marker() is None:
@@ -102,8 +105,8 @@ class KeptGraphs:
 
 
 class UntrackedParameter:
-    """A parameter whose changes are followed by a digest of its values: one that gets gradients and
-    that no optimizer holds, or one that gets none."""
+    """A parameter whose changes are detected by a digest of its values. Either it gets gradients
+    but no optimizer holds it, or it gets none."""
 
     def __init__(self, parameter: Any, digest: float) -> None:
         self.reference = weakref.ref(parameter)
@@ -112,13 +115,13 @@ class UntrackedParameter:
 
 
 class Graphs(Watcher):
-    """Around backward passes."""
+    """Code that runs around backward passes, and records facts about them and their graphs."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         super().__init__(facts, torch)
         self._models = models
         self._backward = facts.name("backward")
-        self._passes: dict[str | None, int] = {}  # by line
+        self._passes: dict[str | None, int] = {}  # number of passes, by line
         self._pending: list[tuple[int, str | None, Any]] = []
         self._is_not_finite = False
         self._tensor = torch.Tensor
@@ -128,7 +131,7 @@ class Graphs(Watcher):
         self.unheld: dict[int, UntrackedParameter] = {}
 
     def enter_backward(self, optimizers: OptimizerFacts) -> Any:
-        """Before the outermost walk through a graph."""
+        """Return the function to run before the outermost backward pass."""
         thread = self._facts.here
 
         def enter(tensors: Any) -> int:
@@ -160,7 +163,7 @@ class Graphs(Watcher):
             where = getattr(self._facts.here, "where", None)
             self._facts.span(self._backward, start_ns, now(), self._facts.arguments(where), 0)
 
-    # the parameters that it reaches
+    # the parameters that a backward pass reaches
 
     def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
         roots = self._roots(tensors)
@@ -190,16 +193,16 @@ class Graphs(Watcher):
             self._units.examine(units, where, held_ids)
 
     def _count_living(self) -> int:
-        """How many tensors with a graph the program holds: all that the garbage collector knows of,
-        without views, whose graph is made again when it is requested."""
+        """Count the tensors with a graph that the program holds, among the objects that the garbage
+        collector tracks. Views are left out, because their graph is rebuilt when it is accessed."""
         kind = self._tensor
         with self._torch._C.DisableTorchFunction():
             tensors = [thing for thing in gc.get_objects() if type(thing) is kind]
             return sum(not tensor._is_view() and tensor.grad_fn is not None for tensor in tensors)
 
     def _check_difference(self, roots: list[Any], where: str | None) -> None:
-        """Write when a loss that is written by hand subtracts a target of N numbers from an output
-        of shape (N, 1): N x N differences."""
+        """Record a hand-written loss that subtracts a target of N numbers from an output of shape
+        (N, 1), which gives N x N differences."""
         node = _subtraction_before(roots[0].grad_fn) if len(roots) == 1 else None
         if node is None:
             return
@@ -228,8 +231,8 @@ class Graphs(Watcher):
         return [tensor for tensor in several if isinstance(tensor, self._torch.Tensor)]
 
     def _leaves(self, roots: list[Any]) -> tuple[list[Any] | None, list[Any], int]:
-        """The leaves that get gradients (None if the graph is too large to be walked through), its
-        ReLU nodes, how many nodes it has."""
+        """Return the leaves of a graph that get gradients (None if the graph is too large), its
+        ReLU nodes, and its number of nodes."""
         units: list[Any] = []
         leaves: dict[int, Any] = {}
         stack: list[Any] = []
@@ -267,8 +270,8 @@ class Graphs(Watcher):
         return watched is not None and watched.reference() is parameter
 
     def mark_unheld(self, held_ids: set[int], where: str | None) -> None:
-        """Write which parameters get gradients and are in no optimizer, and how many of them have
-        changed."""
+        """Record the parameters that get gradients but are in no optimizer, and how many of them
+        have changed."""
         live = self._live_unheld(held_ids)
         if not live:
             return
@@ -295,7 +298,8 @@ class Graphs(Watcher):
         )
 
     def _unchanged(self, live: list[tuple[UntrackedParameter, Any]]) -> list[Any]:
-        """Those parameters that have not changed since they were first seen, as far as is known."""
+        """Return the parameters that have not changed since they were first seen; unreadable ones
+        are left out."""
         parameters = [parameter for _, parameter in live]
         for (watched, _), digest in zip(live, digests(self._torch, parameters), strict=True):
             if digest != watched.digest or digest < 0:
@@ -303,8 +307,8 @@ class Graphs(Watcher):
         return [parameter for watched, parameter in live if not watched.changed]
 
     def _live_unheld(self, held_ids: set[int]) -> list[tuple[UntrackedParameter, Any]]:
-        """Those with their parameters that are alive and still in no optimizer; others are
-        forgotten."""
+        """Return the parameters in ``unheld`` that are alive and still in no optimizer, each with
+        its tensor. The others are forgotten."""
         live = []
         for key, watched in list(self.unheld.items()):
             parameter = watched.reference()
@@ -315,9 +319,12 @@ class Graphs(Watcher):
         return live
 
     def _count_after(self, parameters: list[Any], held_ids: set[int]) -> int:
-        """How many are used after the first that an optimizer holds: gradients come through them to
-        it. Where a model's own parameters, outside of its layers, are used is not known: they count
-        if its very first layer is held."""
+        """Count the given parameters that are used after the first one that an optimizer holds, so
+        that gradients flow through them to it.
+
+        It is unknown where a model uses parameters of its own, outside of its layers. They count if
+        the model's very first layer is held.
+        """
         order = self._models.in_order()
         first = next((index for index, key in enumerate(order) if key in held_ids), len(order))
         if order and first == 0:
@@ -366,7 +373,8 @@ class Graphs(Watcher):
 
 
 def _subtraction_before(node: Any) -> Any:
-    """The node of the difference that a loss is computed from; None if there is none."""
+    """Return the graph node of the difference that a loss is computed from; None if there is
+    none."""
     for _ in range(_LOSS_NODES):
         if node is None or node.name().rstrip("0123456789") not in _LOSS_PARTS:
             return None
@@ -378,7 +386,7 @@ def _subtraction_before(node: Any) -> Any:
 
 
 def display_names(parameters: Sequence[Any], names: dict[int, Named]) -> str:
-    """The first parameters of some as a person knows them: by name, or else shape."""
+    """Return the first few parameters as text: by name or, if it is unknown, by shape."""
     words = []
     for parameter in parameters[:_NAMED]:
         name = names.get(id(parameter))
@@ -412,12 +420,12 @@ _FEWEST_UNITS = 4
 
 
 class Layer:
-    """A ReLU layer.
+    """Figures about one ReLU layer.
 
     Attributes:
-        alive: True for each unit that has been above zero, on the device.
-        name: Of the parameter before it.
-        rows: Of how many that is known.
+        alive: True for each unit whose output has been above zero; a tensor on the layer's device.
+        name: Name of the parameter before the layer.
+        rows: Number of inspected outputs of each unit.
     """
 
     def __init__(self, alive: Any, name: str) -> None:
@@ -427,9 +435,12 @@ class Layer:
 
 
 class UnitFacts:
-    """Units of ReLU layers whose output is never above zero, by the line of the backward pass;
-    layers' results are saved in its graph. Only layers that come right after something with
-    parameters count: a hinge loss is a ReLU too, and is zero when all is well."""
+    """Records units of ReLU layers whose output is never above zero, by line of the backward pass.
+    The outputs are read from the graph, which stores them.
+
+    Only a ReLU right after an operation with parameters counts: a hinge loss is also a ReLU, but
+    its output is zero when all is well.
+    """
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         self._facts = facts
@@ -439,7 +450,7 @@ class UnitFacts:
         self._passes: dict[str | None, int] = {}
 
     def examine(self, nodes: Sequence[Any], where: str | None, held_ids: set[int]) -> None:
-        """Read the results of the ReLU nodes of a graph, in their order."""
+        """Read the stored outputs of a graph's ReLU nodes, in the order of the nodes."""
         results = []
         with quiet(), self._torch._C.DisableTorchFunction():
             if not is_quiet(self._torch):
@@ -449,7 +460,7 @@ class UnitFacts:
                 raw = node._raw_saved_result
                 if parameter is None or not hasattr(raw, "unpack_hook"):
                     continue
-                if raw.unpack_hook is not None:  # to read it would compute it again
+                if raw.unpack_hook is not None:  # reading it would recompute it
                     continue
                 result = node._saved_result
                 if is_plain(self._torch, result) and result.ndim > 1:
@@ -460,10 +471,10 @@ class UnitFacts:
 
     def _add(self, results: list[tuple[Any, Any]], where: str | None) -> None:
         torch, layers = self._torch, self._layers.get(where)
-        # channels of images and of two dimensions, the last of sequences
+        # dimension of the units: the last of sequences (3 dimensions), otherwise the channels
         axes = [2 if result.ndim == 3 else 1 for _, result in results]
         sizes = [result.shape[axis] for (_, result), axis in zip(results, axes, strict=True)]
-        # another graph than the last one's
+        # this graph is not like the previous one
         if layers is None or [len(layer.alive) for layer in layers] != sizes:
             layers = self._layers[where] = self._new_layers(results, sizes)
             self._passes[where] = 0
@@ -504,8 +515,8 @@ class UnitFacts:
 
 
 def _parameter_before(node: Any, held_ids: set[int]) -> Any:
-    """The first parameter that an optimizer holds right before a ReLU; None if its input is none of
-    a layer's."""
+    """Return the first parameter right before a ReLU that an optimizer holds; None if the ReLU's
+    input comes from no layer."""
     level = [following for following, _ in node.next_functions]
     for _ in range(3):
         deeper: list[Any] = []
@@ -527,7 +538,8 @@ _MADE_BY = {
     "LogSoftmaxBackward": "log_softmax",
     "SigmoidBackward": "sigmoid",
 }
-# Operations that change the shape or type of a tensor, and no value but the smallest and largest.
+# Operations that change the shape or type of a tensor but not its values (or, as clamps, only the
+# smallest and largest values).
 _SAME = (
     "View",
     "UnsafeView",
@@ -555,12 +567,12 @@ _SAME = (
     "ClampMax",
 )
 _MOST_BETWEEN = 8
-# calls that are all looked at; how seldom later ones are; facts of one line
+# first calls that are all inspected; only each n-th is later; most facts of one line
 _EACH_LOSS, _SELDOM_LOSS, _MOST_WRITTEN = 256, 257, 3
 
 
 class LossFacts(Watcher):
-    """The inputs of loss functions."""
+    """Records unsuitable inputs of loss functions."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -569,12 +581,12 @@ class LossFacts(Watcher):
         self._shapes: dict[tuple[str, str | None], int] = {}
 
     def enter_with_logits(self, function: str) -> Callable[..., int]:
-        """Before calls of a loss function that expects logits, or logarithms of probabilities."""
+        """Return the function to run before a loss that expects logits, or log probabilities."""
         return lambda value: self._check_source(function, value) or 1
 
     def enter_with_pair(self, function: str) -> Callable[..., int]:
-        """Before calls of a loss function whose input and target have one shape, or are broadcast
-        to one."""
+        """Return the function to run before a loss whose input and target have the same shape, or
+        are broadcast to it."""
         return lambda *arguments: self._compare(function, *arguments) or 1
 
     @never_raises("the input of a loss")
@@ -632,8 +644,9 @@ class LossFacts(Watcher):
 
 
 def _pairs_all(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """True if two shapes hold as many numbers, but broadcast to all pairs of them: (n, 1) with
-    (n,). Intended pairs have equally many dimensions, or no reduction."""
+    """True if two shapes have the same number of elements but broadcast to all pairs of them, as
+    (n, 1) and (n,) do. All pairs are intended if both shapes have equally many dimensions, or if
+    the loss has no reduction."""
     if len(shape) == len(other):
         return False
     if _without_ones(shape) != _without_ones(other):
@@ -646,7 +659,7 @@ def _without_ones(shape: tuple[int, ...]) -> list[int]:
 
 
 def _broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that two shapes are broadcast to; without dimensions of 1 at its beginning."""
+    """Return the shape to which two shapes are broadcast, without leading dimensions of 1."""
     n = max(len(shape), len(other))
     shape = (1,) * (n - len(shape)) + shape
     other = (1,) * (n - len(other)) + other
@@ -657,8 +670,8 @@ def _broadcast(shape: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...
 
 
 def _source_of(node: Any) -> str | None:
-    """The function of ``_MADE_BY`` that made a tensor, by its node in the graph; through operations
-    that change no value."""
+    """Return the function of ``_MADE_BY`` that made a tensor, by the tensor's graph node; None if
+    another one did. Operations that keep the values (``_SAME``) are skipped."""
     for _ in range(_MOST_BETWEEN):
         if node is None:
             return None

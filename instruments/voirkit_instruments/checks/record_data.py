@@ -1,20 +1,20 @@
 """Recording of data for ``--checks``: epochs of loaders, random generators of the processes that
 prepare batches, and ranks.
 
-Only what torch itself asks of samplers is seen, and generators are only read (python's, numpy's and
-torch's own, and those that the dataset keeps): nothing is drawn, and nothing of the program's is
-called. The facts:
+Only what torch itself requests from samplers is observed. Generators are only read: python's,
+numpy's and torch's own, and those that the dataset keeps. No random number is drawn, and no code of
+the program is called. The facts:
 
-- ``epoch``, when all batches of a loader were drawn: which samples were requested, in which order,
-  with which labels. Its iterator has no more, or as many batches were drawn as ``len(loader)`` gave
-  the program or as its samplers, if they are torch's own, have indices for;
-- ``drawn``: the state of a generator before the first batch of a worker and after the first that
+- ``epoch``: all batches of a loader were drawn. The fact says which samples were requested, in
+  which order and with which labels. The loader's iterator has no more batches, or as many were
+  drawn as ``len(loader)`` returned to the program or as torch's own samplers have indices for;
+- ``drawn``: the state of a generator before a worker's first batch, and after the first batch that
   drew from it;
-- ``held``: a digest of each of a worker's first batches of an iterable dataset;
-- ``padding``: how much of a batch of token ids is padding, if it was trained on;
-- ``world``, how many ranks there are, ``weights``, how large their parameters are, ``parallel``, a
-  DistributedDataParallel is called, ``collective``, the program itself sends tensors of more than
-  one number between ranks. None of these for a single rank.
+- ``held``: a digest of each of the first batches that a worker reads from an iterable dataset;
+- ``padding``: how much of a batch of token ids is padding, if the batch was trained on;
+- only with several ranks: ``world``, the number of ranks; ``weights``, the sizes of their
+  parameters; ``parallel``, a call of a DistributedDataParallel; ``collective``, the program itself
+  sends tensors of more than one number between ranks.
 """
 
 from __future__ import annotations
@@ -44,43 +44,43 @@ now = time.perf_counter_ns
 
 _MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
 _MOST_PASSES = 5000
-# batches of a loader that are all looked at for padding; how many there are at most between two
-# looks
+# first batches of a loader that are all inspected for padding; largest distance between two
+# inspections later
 _FIRST_BATCHES, _RARELY = 4, 1024
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
-# first batches of an epoch, or of a worker, of which a digest is kept: another rank or worker may
-# read the same
+# first batches of an epoch, or of a worker, of which a digest is kept, to find out if another rank
+# or worker reads the same
 _CONTENTS = 2
 
 
 class Epoch:
-    """One pass over a loader; ``args`` are those of its fact."""
+    """One pass over a loader; ``args`` are the arguments of its fact."""
 
     def __init__(self, loader: int, where: str | None, args: dict[str, Any]) -> None:
         self.loader = loader
         self.where = where
         self.args = args
         self.start_ns = now()
-        # None: they are not whole numbers, or too many
+        # None if they are not whole numbers, or too many
         self.indices: array[int] | None = array("q") if args["map"] else None
-        self.ends: list[int] = []  # how many indices there were after each batch
-        self.exhausted = False  # the sampler had no more
+        self.ends: list[int] = []  # number of indices after each batch
+        self.exhausted = False  # the sampler has no more indices
         self.batches = 0
-        # samples of each label; None: no labels are known
+        # number of samples of each label; None if no labels are known
         self.classes: dict[Any, int] | None = {} if args["map"] else None
-        self.runs = 0  # how often a label was another than the one before
+        self.runs = 0  # how often a label differed from the one before
         self.last_label: Any = None
         self.contents: list[int | None] = []  # digests of the first batches
         self.written_down = False
         self.made_by: weakref.ref[Any] | None = None  # the loader
-        self.n_indices = -1  # how many its sampler has, if that is known
-        self.complete_ns = 0  # when the last of as many batches came as there are
+        self.n_indices = -1  # number of indices of the loader's sampler; -1 if unknown
+        self.complete_ns = 0  # time of the last batch, if the number of batches is known
         # batches after which an optimizer stepped before any other batch was drawn
         self.trained = 0
 
 
 class Epochs(Watcher):
-    """Around functions of loaders and their iterators."""
+    """Code that runs around functions of loaders and their iterators, and records epochs."""
 
     def __init__(self, facts: Facts, torch: ModuleType, drawing: Drawing) -> None:
         super().__init__(facts, torch)
@@ -89,21 +89,21 @@ class Epochs(Watcher):
         self._ordinals = Ordinals()
         self._numbers = count()
         self._of_several = rank_and_world_size()[1] > 1
-        self._made = IdentityMap()  # of a loader where it was made, and its shuffle
-        self._lengths = IdentityMap()  # of a loader the length that the program was given
-        self._passes = IdentityMap()  # of an iterator its epoch
-        # Those of which as many batches were drawn as there are: they are written down when the
-        # iterator has no more, or when another batch or iterator is requested, which shows that
-        # nobody asks it.
+        self._made = IdentityMap()  # by loader: the line where it was made, and its shuffle
+        self._lengths = IdentityMap()  # by loader: the length that the program was given
+        self._passes = IdentityMap()  # by iterator: its epoch
+        # Epochs of which all batches were drawn. They are written when the iterator has no more
+        # batches. They are also written when a batch of another iterator, or a new iterator, is
+        # requested: then the program has left this one.
         self._complete: list[Epoch] = []
-        self._latest: Epoch | None = None  # that of the batch that was drawn last
-        self._steps_before = 0  # how many steps of optimizers there were then
-        self._batches: dict[int, int] = {}  # how many were drawn of each loader
-        # of the batch that was drawn last, and the backward passes before it
+        self._latest: Epoch | None = None  # epoch of the batch that was drawn last
+        self._steps_before = 0  # number of optimizer steps before that batch was drawn
+        self._batches: dict[int, int] = {}  # number of drawn batches, by loader
+        # of the batch drawn last: epoch, padding, and number of backward passes before the batch
         self._padding: tuple[Epoch, RowPadding, int] | None = None
 
     def enter_made(self, shuffle: Any) -> Any:
-        """Before ``DataLoader.__init__``, which makes a truth of what it was given."""
+        """Keep ``shuffle`` before ``DataLoader.__init__``, which turns it into a bool."""
         return (shuffle,)
 
     @never_raises("a loader")
@@ -133,8 +133,8 @@ class Epochs(Watcher):
 
     @never_raises("a loader's iterator")
     def enter_again(self, iterator: Any, first_iter: Any) -> int:
-        """Before ``_BaseDataLoaderIter._reset``, by which an iterator whose workers stay begins
-        again."""
+        """Begin a new epoch before ``_BaseDataLoaderIter._reset``, by which an iterator with
+        persistent workers starts again."""
         self._write_complete()
         before = None if first_iter else self._epoch(iterator)
         if before is not None:
@@ -147,7 +147,7 @@ class Epochs(Watcher):
 
     @never_raises("a sampler")
     def leave_index(self, _start_ns: int, _was: int, iterator: Any, value: Any) -> None:
-        """After the sampler was asked for the next index, or those of a batch."""
+        """Add the index, or the indices of a batch, that the sampler has given; or note its end."""
         epoch = self._epoch(iterator)
         if epoch is None or epoch.exhausted:
             return
@@ -177,8 +177,8 @@ class Epochs(Watcher):
             self._complete.append(epoch)
 
     def _note_drawn(self, epoch: Epoch) -> None:
-        """A batch was drawn: those that were complete before it are not asked any more, but for the
-        one that has a batch more."""
+        """Note that a batch was drawn. Epochs that were complete before it are written, except the
+        batch's own, which was not complete."""
         self._mark_padding()
         steps = self._facts.n_steps
         if self._latest is not None and steps > self._steps_before and not self._latest.complete_ns:
@@ -189,7 +189,7 @@ class Epochs(Watcher):
             self._write_complete()
 
     def _look_for_padding(self, epoch: Epoch, batch: Any) -> None:
-        """Look at a few of a loader's batches."""
+        """Inspect a few of a loader's batches for padding."""
         n = self._batches[epoch.loader] = self._batches.get(epoch.loader, 0) + 1
         if n > _FIRST_BATCHES and n & (n - 1) and n % _RARELY:
             return
@@ -200,7 +200,7 @@ class Epochs(Watcher):
         self._facts.cost.add(start_ns, now())
 
     def _mark_padding(self) -> None:
-        """Write what the last look has found, if the batch was trained on."""
+        """Record the padding that the last inspection found, if its batch was trained on."""
         if self._padding is None:
             return
         epoch, padding, passes = self._padding
@@ -210,7 +210,7 @@ class Epochs(Watcher):
             self._facts.mark("padding", where, epoch.loader, **padding.document())
 
     def _has_all(self, epoch: Epoch) -> bool:
-        """True if as many batches were drawn as there are, as far as that is known."""
+        """True if all batches of an epoch were drawn, as far as their number is known."""
         n = -1 if epoch.indices is None else len(epoch.indices)
         if n >= 0 and n == epoch.n_indices and epoch.batches == len(epoch.ends):
             epoch.exhausted = True
@@ -225,7 +225,7 @@ class Epochs(Watcher):
 
     @never_raises("an epoch")
     def finish(self) -> None:
-        """The program has ended."""
+        """Write the remaining facts when the program has ended."""
         self._mark_padding()
         self._write_complete()
 
@@ -234,7 +234,7 @@ class Epochs(Watcher):
         return epoch
 
     def _describe(self, loader: Any) -> dict[str, Any]:
-        """The parts of a loader and their settings, from its own attributes alone."""
+        """Return the arguments about a loader and its parts, read only from stored attributes."""
         fields = vars(loader)
         data = sys.modules["torch.utils.data"]
         dataset, batch_sampler = fields.get("dataset"), fields.get("batch_sampler")
@@ -267,7 +267,7 @@ class Epochs(Watcher):
     def _count_labels(self, epoch: Epoch, batch: Any) -> None:
         batch_labels, classes = labels(self._torch, batch), epoch.classes
         if batch_labels is None or classes is None or len(classes) > _MOST_CLASSES:
-            epoch.classes = None  # those of a part say nothing
+            epoch.classes = None  # labels of a part of the samples prove nothing
             return
         if epoch.batches * len(batch_labels) > _MOST_LABELS:
             epoch.classes = None
@@ -282,8 +282,7 @@ class Epochs(Watcher):
             return
         epoch.written_down = True
         args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
-        # batches of a validation may be drawn one by one in a loop that trains on those of another
-        # loader
+        # a loop that trains on one loader's batches may draw a validation's batches one by one
         if by_count:
             args["trained"] = epoch.trained
         if epoch.indices is not None:
@@ -291,7 +290,7 @@ class Epochs(Watcher):
         if epoch.classes:
             sizes = epoch.classes.values()
             n = sum(sizes)
-            # how often another label is expected if the order is random
+            # expected number of runs of equal labels if the order is random
             random_runs = n + 1 - sum(size * size for size in sizes) / n
             args["labels"] = n
             args["classes"] = len(sizes)
@@ -306,7 +305,7 @@ class Epochs(Watcher):
 
 
 def _add(epoch: Epoch, value: Any) -> None:
-    """Add the indices that were requested: one, or those of a batch."""
+    """Add requested indices to an epoch: one index, or those of a batch."""
     indices = epoch.indices
     assert indices is not None
     more = value if type(value) in (list, tuple) else [value]
@@ -318,7 +317,7 @@ def _add(epoch: Epoch, value: Any) -> None:
     n = len(indices)
     in_order = range(n, n + len(more))
     if epoch.classes is not None and list(more) != list(in_order):
-        epoch.classes = None  # labels are of use where the order is the dataset's
+        epoch.classes = None  # labels are only of use in the order of the dataset
     indices.extend(more)
     epoch.ends.append(len(indices))
     if len(indices) > _MOST:
@@ -326,8 +325,8 @@ def _add(epoch: Epoch, value: Any) -> None:
 
 
 def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
-    """The arguments on an epoch's indices; ``ends``: how many there were after each batch;
-    ``size``: of the dataset, -1 if unknown."""
+    """Return the arguments about an epoch's indices. ``ends`` is the number of indices after each
+    batch; ``size`` is the number of samples in the dataset, -1 if unknown."""
     n = len(indices)
     distinct, missed, first_missed, digest = _count_distinct(indices, size)
     is_sequential = n > 1 and indices[-1] - indices[0] == n - 1
@@ -350,8 +349,8 @@ def _figures(indices: array[int], ends: list[int], size: int) -> dict[str, Any]:
 
 
 def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]:
-    """How many distinct indices there are, how many below ``size`` are missing, the first of these
-    (or -1), and a digest of the set."""
+    """Return the number of distinct indices, the number of missing indices below ``size``, the
+    first missing index (or -1), and a digest of the set of indices."""
     numpy = sys.modules.get("numpy")
     missing: Any = []
     if numpy is None or not indices:
@@ -360,7 +359,7 @@ def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]
         if len(distinct) < size:
             missing = [index for index in range(size) if index not in distinct]
         digest = crc32(array("q", present).tobytes())
-    else:  # a million indices in 0.1 s
+    else:  # this takes 0.1 s for a million indices
         present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
         if len(present) < size:
             missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True)
@@ -370,7 +369,7 @@ def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]
 
 
 def _attributes(thing: Any) -> dict[str, Any]:
-    """The attributes that an object keeps itself; what it computes is not asked for."""
+    """Return the attributes that an object stores itself; computed ones are not read."""
     try:
         attributes: dict[str, Any] = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -382,24 +381,26 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-_FETCHES = 16  # batches of a fetcher after which generators are compared
+_FETCHES = 16  # batches of a fetcher during which generators are compared
 _MOST_EPOCHS = 200
-_MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3  # of a dataset that are searched for generators
+# limits of the search in a dataset for generators
+_MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3
 
 
 class Fetching:
-    """One fetcher: an epoch of one worker."""
+    """The state of one fetcher, which prepares the batches of one epoch in one worker."""
 
     def __init__(self, place: dict[str, int], before: dict[str, int]) -> None:
-        self.place = place  # which iterator's, which of its turns, which worker; -1: no worker
-        self.before = before  # the states of the generators of which no fact is written yet
-        self.n = 0  # batches that it has prepared
+        # its iterator, the turn (use) of the iterator, the worker; -1: no worker
+        self.place = place
+        self.before = before  # by generator: the state at the start, until a fact is written
+        self.n = 0  # number of batches that it has prepared
 
 
 class Drawing(Watcher):
-    """Around functions of fetchers."""
+    """Code that runs around fetchers, and records random draws."""
 
-    making = -1  # the number of the iterator that was made last; in a worker that is its own
+    making = -1  # number of the iterator made last; in a worker, of the worker's iterator
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -408,8 +409,8 @@ class Drawing(Watcher):
 
     @never_raises("a worker's generators")
     def enter_made(self, fetcher: Any, dataset: Any) -> int:
-        """Before ``_BaseDatasetFetcher.__init__``: a worker is about to begin, once its generators
-        are seeded."""
+        """Note the states of generators before ``_BaseDatasetFetcher.__init__``, when a worker has
+        seeded them and is about to begin."""
         info = sys.modules["torch.utils.data"].get_worker_info()
         turn = self._turns[self.making] = self._turns.get(self.making, -1) + 1
         if max(self.making, turn) < _MOST_EPOCHS:
@@ -451,8 +452,7 @@ class Drawing(Watcher):
 
 
 def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
-    """Digests of the states of all generators that a dataset may draw from, by what they are
-    called."""
+    """Return digests of the states of all generators that a dataset may draw from, by name."""
     digests_by_name = {"random": crc32(array("Q", random.getstate()[1]).tobytes())}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
@@ -481,8 +481,8 @@ def _state(torch: ModuleType, generator: Any) -> int | None:
 
 
 def _generators(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The generators that a dataset keeps, and those of what it is made of (transforms, datasets),
-    with the path to each."""
+    """Yield the generators that a dataset and its parts (transforms, datasets) keep, with the path
+    to each."""
     numpy = sys.modules.get("numpy.random")
     kinds: tuple[type, ...] = (random.Random, torch.Generator)
     if numpy is not None:
@@ -503,7 +503,8 @@ def _generators(torch: ModuleType, dataset: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(thing: Any) -> list[tuple[str, Any]]:
-    """The elements of a short list, or the first attributes of an object, with their names."""
+    """Return the elements of a short list, or the first attributes of an object, with their
+    names."""
     kind = type(thing)
     if kind in (list, tuple):
         if len(thing) > _MOST_PARTS:
@@ -515,12 +516,12 @@ def _parts(thing: Any) -> list[tuple[str, Any]]:
     return [(f".{name}", value) for name, value in attributes]
 
 
-_MOST_SIZES = 48  # parameters of which the size is written
+_MOST_SIZES = 48  # parameters of which the size is recorded
 
 
 class Ranks(Watcher):
-    """Around functions that make ranks alike, ``DistributedDataParallel`` and collectives; and the
-    sizes of their parameters."""
+    """Code that runs around functions that keep ranks alike, ``DistributedDataParallel`` and
+    collectives. It also records the sizes of each rank's parameters."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -535,7 +536,8 @@ class Ranks(Watcher):
 
     @never_raises("a collective")
     def enter_collective(self, tensor: Any) -> int:
-        """Before a collective of the program's own; one number, such as a loss, does not count."""
+        """Record a collective called by the program itself; one number, such as a loss, does not
+        count."""
         if "collective" not in self._written and getattr(tensor, "numel", int)() > 1:
             self._mark_once("collective")
         return 1
@@ -548,8 +550,8 @@ class Ranks(Watcher):
 
     @never_raises("parameters of ranks")
     def compare(self, optimizer: int, n: int, where: str | None, parameters: list[Any]) -> None:
-        """When an optimizer was examined, the one of that number, after ``n`` steps, with all
-        parameters that it holds."""
+        """Record the sizes of an optimizer's parameters, for a comparison of ranks; called when the
+        optimizer was examined after ``n`` steps, with all parameters that it holds."""
         if self._world < 2:
             return
         shapes = repr([tuple(parameter.shape) for parameter in parameters])
@@ -570,22 +572,22 @@ class Ranks(Watcher):
 # reading datasets and batches
 
 _MOST_INDICES = 10_000
-_MOST_ELEMENTS = 1 << 16  # of a larger tensor the first part tells
+_MOST_ELEMENTS = 1 << 16  # of a larger tensor only a part is digested
 _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 
 def size_of(dataset: Any) -> int:
-    """How many samples a dataset has, if that is known without running code of the program; else
-    -1."""
+    """Return the number of samples in a dataset, if it is known without running code of the
+    program; otherwise -1."""
     try:
         return len(dataset) if only_looks(dataset) else -1
-    except Exception:  # a length of the program's may raise anything
+    except Exception:  # the program's ``__len__`` may raise anything
         return -1
 
 
 def count_indices(loader: Any) -> int:
-    """How many samples a pass over a loader asks for, if that is known without running code of the
-    program; otherwise -1."""
+    """Return the number of samples that a pass over a loader requests, if it is known without
+    running code of the program; otherwise -1."""
     data = sys.modules["torch.utils.data"]
     fields = vars(loader)
     batch_sampler = fields.get("batch_sampler")
@@ -603,7 +605,7 @@ def count_indices(loader: Any) -> int:
 
 
 def _count_of_sampler(data: ModuleType, sampler: Any) -> int:
-    """How many indices one of torch's own samplers gives, if that is known; otherwise -1."""
+    """Return the number of indices that one of torch's own samplers gives; -1 if unknown."""
     kind, attributes = type(sampler), _attributes(sampler)
     if kind is data.RandomSampler and attributes.get("_num_samples") is not None:
         return -1
@@ -617,8 +619,8 @@ def _count_of_sampler(data: ModuleType, sampler: Any) -> int:
 
 
 def is_ascending(data: ModuleType, dataset: Any) -> bool:
-    """True if a dataset gives the samples of what it is made of in the order in which they lie
-    there, as far as is known."""
+    """True if a dataset keeps the order of the dataset that it is a subset of, as far as is
+    known."""
     try:
         while type(dataset) is data.Subset:
             indices, dataset = vars(dataset)["indices"], vars(dataset)["dataset"]
@@ -637,7 +639,7 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
 
 
 def _is_array(thing: Any) -> bool:
-    """True for a tensor or an array, and no subclass of the program's."""
+    """True for a readable tensor or a numpy array; False for subclasses of either."""
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     if type(thing) is torch.Tensor:
         return is_readable(torch, thing)
@@ -645,8 +647,8 @@ def _is_array(thing: Any) -> bool:
 
 
 def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
-    """The classes of a batch's samples: its last tensor of whole numbers, one for each sample, or
-    the one called so; None: it has none."""
+    """Return the classes of a batch's samples; None if it has none. They are its last tensor of
+    whole numbers with one per sample, or an entry with a name in ``_LABELS``."""
     parts: list[Any]
     if type(batch) in (list, tuple):
         parts = list(reversed(batch))
@@ -662,7 +664,7 @@ def labels(torch: ModuleType, batch: Any) -> list[Any] | None:
 
 
 def _are_labels(torch: ModuleType, part: Any) -> bool:
-    """True for a tensor of whole numbers, one for each sample, on the host."""
+    """True for a tensor on the host with one whole number for each sample."""
     if type(part) is not torch.Tensor or part.device.type != "cpu":
         return False
     if not is_readable(torch, part) or part.ndim != 1 or not len(part):
@@ -673,16 +675,17 @@ def _are_labels(torch: ModuleType, part: Any) -> bool:
 
 
 def content(torch: ModuleType, batch: Any) -> int | None:
-    """A digest of the contents of a batch, the same in all processes; None where it has none."""
+    """Return a digest of a batch's contents, the same in all processes; None if that is
+    impossible."""
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             return _digest(torch, batch, 0, 0)
-    except Exception:  # a batch of the program's may hold anything
+    except Exception:  # a batch of the program may hold anything
         return None
 
 
 def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
-    """The digest of a part after that of another. Raises TypeError: it has none."""
+    """Return a digest of ``part``, continued from ``digest``. Raises TypeError: it has none."""
     kind = type(part)
     if kind is torch.Tensor:
         return _digest_of_tensor(torch, part, digest)
@@ -701,8 +704,8 @@ def _digest(torch: ModuleType, part: Any, digest: int, depth: int) -> int:
 
 
 def _elements(part: Any) -> Iterator[Any]:
-    """The elements of a list or a tuple, the keys and values of a dictionary, by no code of the
-    program. Raises TypeError: it is none of these."""
+    """Return the elements of a list or tuple, or the keys and values of a dictionary, without
+    running code of the program. Raises TypeError: another type."""
     kind: Any = type(part)
     elements: Iterator[Any]
     if kind is dict:
@@ -721,7 +724,7 @@ def _digest_of_tensor(torch: ModuleType, tensor: Any, digest: int) -> int:
         raise TypeError
     while tensor.numel() > _MOST_ELEMENTS:
         tensor = tensor[: _MOST_ELEMENTS // 4] if tensor.ndim == 1 else tensor[0]
-    # a tensor whose memory numpy has seen cannot be resized
+    # a copy, because a tensor whose memory numpy has seen cannot be resized any more
     copy = tensor.detach().clone().contiguous()
     data = copy.view(-1).view(torch.uint8).numpy() if copy.numel() else b""
     return crc32(data, digest)

@@ -1,7 +1,7 @@
-"""Gradients of embeddings: how many rows of a large table have any, where the gradient is dense.
+"""Dense gradients of large embeddings: records how many rows have a gradient that is not zero.
 
-At a look at an optimizer (``record_optimizers``) some rows of the gradient are read, other ones
-each time: never a copy of the whole.
+Whenever ``record_optimizers`` examines an optimizer, some rows of the gradient are read, different
+rows each time. The whole gradient is never copied.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_ELEMENTS = 1 << 20
 
 
 class EmbeddingFacts:
-    """Writes what share of the rows of embeddings has a gradient."""
+    """Writer of facts about the share of embedding rows that have a gradient."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts) -> None:
         self._facts = facts
@@ -36,14 +36,14 @@ class EmbeddingFacts:
         parameters: Sequence[Any],
         grads: Sequence[Any],
     ) -> None:
-        """At a look at an optimizer after its ``n``-th step.
+        """Examine the gradients of large embeddings, after the ``n``-th step of their optimizer.
 
         Args:
-            optimizer: Its number.
-            n: How many steps it has done.
-            where: The line that stepped it.
-            parameters: All that it holds.
-            grads: The gradient of each; None without one.
+            optimizer: The optimizer's number.
+            n: How many steps the optimizer has done.
+            where: The source line that called the optimizer's ``step``.
+            parameters: All parameters of the optimizer.
+            grads: The gradient of each parameter, or None.
         """
         torch = self._torch
         with quiet(), torch._C.DisableTorchFunction(), torch.no_grad():
@@ -55,7 +55,7 @@ class EmbeddingFacts:
             tables = [pair for pair in large if id(pair[0]) in names]
             n_elements = sum(parameter.numel() for parameter in parameters)
             samples = [_sampled_rows(grad.detach(), n) for _, grad in tables]
-            # all are counted before the device is waited for
+            # queue all counts before the first ``int()`` waits for the device
             counts = [(sample != 0).any(1).sum() for sample in samples]
             for (parameter, _), sample, count in zip(tables, samples, counts, strict=True):
                 rows, columns = parameter.shape
@@ -74,14 +74,14 @@ class EmbeddingFacts:
 
 
 def _is_large_table(torch: ModuleType, parameter: Any, grad: Any) -> bool:
-    """True for a parameter with many rows, and a gradient that can be read."""
+    """True if a parameter has many rows and a gradient that can be read."""
     if grad is None or parameter.ndim != 2 or len(parameter) < FEWEST_ROWS:
         return False
     return is_plain(torch, grad)
 
 
 def _sampled_rows(grad: Any, n: int) -> Any:
-    """A view of some rows of a gradient, evenly apart: other ones at each look."""
+    """A view of evenly spaced rows of a gradient: different rows for each ``n``."""
     most = max(1, _MOST_ELEMENTS // grad.shape[1])
     apart = -(-len(grad) // most)
     return grad[n % apart :: apart]

@@ -1,14 +1,14 @@
-"""The base of all parts of ``--checks``: writing facts into the trace plane with the line of the
-program, levels of threads, reading tensors, and the models that were called: in which mode, with
-gradients or without, from where.
+"""The base of all recorders of ``--checks``: writes facts, tracks what each thread is running,
+reads tensors, and records calls of models with their mode, gradients and line.
 
-A fact is a record of the kind and category ``check``: its name says what happened, its arguments
-``where`` (``main.py:12``) and more, its own number is ``value``. Must never raise, and never keep
-anything of the program alive.
+A fact is a record in the trace of kind and category ``check``. Its name says what happened. Its
+arguments are ``where`` (``main.py:12``) and others; ``value`` is a number. The code here must never
+raise, and never keep an object of the program alive.
 
-Where tensors are read nothing of the program's own is called, no graph, random number, hook or mode
-sees it, and nothing is changed: what cannot be known so is left out, as are tensors that are not
-plain (sharded over ranks, sparse, quantized, of a subclass), and those whose memory is freed.
+Reading a tensor calls no code of the program, changes nothing, and stays invisible to graphs,
+random generators, hooks and modes. Whatever cannot be read in this way is left out, for example
+tensors that are not plain (sharded over ranks, sparse, quantized, of a subclass) or whose memory is
+freed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# of a parameter: full name, its model's class, whether that trains, the model's number
+# of a parameter: full name, its model's class, True if the model is in train mode, its number
 Named = tuple[str, str, bool, int]
 
 KIND = CATEGORY = "check"
-# What a thread is inside of; a model's call (FORWARD) is left out of another, but for a few steps
-# in which all are seen (COLLECTING).
+# Levels: what a thread is running. Model calls inside another one are seen only in the first few
+# steps (COLLECTING), later not (FORWARD).
 IDLE, STEP, COLLECTING, FORWARD, BACKWARD, SUPPRESSED = 0, 1, 2, 3, 4, 9
 
 _MOST_KNOWN = 4096
@@ -52,15 +52,16 @@ now = time.perf_counter_ns
 
 
 class Facts:
-    """Writes facts.
+    """Writes facts into the trace.
 
     Attributes:
-        here: The level of each thread: what it is inside of (one of those above).
-        span: The recorder's, for facts that last; its first argument is ``name(...)``.
-        after_look: Called when an optimizer is looked at: its number, how many steps it has done,
-            where, and what it holds.
-        n_steps: How many steps optimizers have done.
-        n_passes: How many backward passes have begun.
+        here: The state of each thread; its ``inside`` is one of the levels above.
+        span: The recorder's ``span``, for facts with a duration; the first argument is
+            ``name(...)``.
+        after_look: Functions to call when an optimizer was examined, with the optimizer's number,
+            its number of steps, the line, and its parameters.
+        n_steps: Number of steps of all optimizers.
+        n_passes: Number of backward passes that have begun.
     """
 
     n_steps = n_passes = 0
@@ -69,10 +70,11 @@ class Facts:
         at_fork("instruments", in_child=self.forked)
         self.recorder = recorder
         self.span = recorder.span
-        # a class of its own: what it says of all threads is for this one alone
+        # a subclass of its own: class attributes apply to all threads, and must only affect this
+        # one
         self.here = type("ThreadState", (ThreadState,), {})()
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
-        self.cost = ProbeCost(recorder)  # what inspecting for facts takes
+        self.cost = ProbeCost(recorder)  # time spent on inspections
         self._warn = warn
         self._pid = os.getpid()
         self._failed: set[str] = set()
@@ -85,7 +87,7 @@ class Facts:
         return number
 
     def arguments(self, where: str | None, /, **more: Any) -> int:
-        """The interned arguments of a fact; cheap for those that have been asked for before."""
+        """Return the interned arguments of a fact; cheap if they were requested before."""
         key = (where, *more.items())
         args = self._arguments.get(key)
         if args is None:
@@ -101,36 +103,36 @@ class Facts:
     def mark_at(
         self, name: str, at_ns: int, where: str | None = None, value: int = 0, /, **more: Any
     ) -> None:
-        """Write a fact with an earlier time: it happened at ``at_ns`` and is known only now."""
+        """Write a fact about something that happened at ``at_ns`` but only became known now."""
         self.recorder.mark(self.name(name), at_ns, self.arguments(where, **more), value)
 
     def tally(self, name: str, kind: str) -> None:
-        """Count what is looked at: how often is the value of a fact, which is written at each power
-        of two and at the end."""
+        """Count an inspection. The count is the value of a fact, which is written at each power of
+        two and at the end."""
         n = self._tallies[name, kind] = self._tallies.get((name, kind), 0) + 1
         if n & (n - 1) == 0:
             self.mark(name, None, n, kind=kind)
 
     def mark_tallies(self) -> None:
-        """Write what was counted: the program has ended."""
+        """Write the final counts when the program has ended."""
         for (name, kind), n in self._tallies.items():
             self.mark(name, None, n, kind=kind)
 
     def where(self) -> str | None:
-        """The innermost line of the user's own code that is being run (``main.py:12``), or of a
-        library's where there is none of theirs."""
+        """Return the innermost line of the user's own code that is running (``main.py:12``); if
+        there is none, a line of a library."""
         return self.places.of(sys._getframe(1))
 
     def trains(self) -> None:
-        """This process makes an optimizer: it trains. In one that another has forked nothing
-        is recorded until then."""
+        """Note that this process makes an optimizer, so it trains. In a forked process, nothing is
+        recorded before."""
         if self._pid != os.getpid() and not _is_worker():
             self._pid = os.getpid()
             type(self.here).inside = self.here.inside = IDLE
 
     def forked(self) -> None:
-        """This process has been forked, by one that may train, to load or prepare data, most
-        often."""
+        """Stop recording in this forked process, which most often loads or prepares data for a
+        training process."""
         type(self.here).inside = self.here.inside = SUPPRESSED
 
     def failed(self, action: str, exc: BaseException) -> None:
@@ -145,18 +147,19 @@ class Facts:
 def never_raises(
     action: str, returns: int = 1
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a method that runs before or after a function of torch: what fails in it is warned
-    of, as ``action``, by its ``_facts``.
+    """Decorate a method that runs before or after a function of torch: an exception is caught, and
+    the method's ``_facts`` warn about ``action``.
 
     Args:
-        returns: What it returns then; to ``Around``, not 0 is that ``enter`` was there.
+        returns: The value to return after an exception. Not 0 tells ``Around`` that ``enter`` has
+            run.
     """
 
     def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(self: Any, *arguments: Any) -> Any:
             try:
                 return method(self, *arguments)
-            except Exception as exc:  # of the program's own classes, or of a torch not known
+            except Exception as exc:  # of the program's own classes, or of an unknown torch
                 self._facts.failed(action, exc)
                 return returns
 
@@ -166,38 +169,39 @@ def never_raises(
 
 
 class Watcher:
-    """Code around functions of torch that writes facts: ``enter`` and ``leave`` where only the
-    other side matters."""
+    """Base of code that runs around functions of torch and writes facts. Its ``enter`` and
+    ``leave`` do nothing, for uses that need only the other one."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         self._facts, self._torch = facts, torch
 
     def __deepcopy__(self, memo: object) -> Watcher:
-        return self  # torch.compile copies the constants of code, of which its methods are some
+        # torch.compile copies the constants of code, which include methods of this object
+        return self
 
     def enter(self, *_: Any) -> int:
-        """Nothing is known before the call."""
+        """Do nothing before the call."""
         return 1
 
     def leave(self, *_: Any) -> None:
-        """Nothing is done after it."""
+        """Do nothing after the call."""
 
 
-# reading tensors: many at once, with one wait for a device each time
+# reading tensors: many at once, so that a device is waited for only once
 
 INF = float("inf")
-UNKNOWN = -1.0  # of a tensor that is not looked at
+UNKNOWN = -1.0  # norm of a tensor that cannot be read
 
 
 def largest(torch: ModuleType, tensors: Sequence[Any]) -> list[float]:
-    """The largest absolute value in each tensor: nan or inf if one is in it; -1 where it is not
-    known."""
+    """Return the largest absolute value in each tensor: nan or inf if it contains one, -1 if
+    unknown."""
     return _norms(torch, tensors, INF)
 
 
 def digests(torch: ModuleType, tensors: Sequence[Any]) -> list[float]:
-    """A number of each tensor that is another one when its values are: the sum of their absolute
-    values; -1 where it is not known."""
+    """Return a number for each tensor that changes with its values: the sum of their absolute
+    values; -1 if unknown."""
     return _norms(torch, tensors, 1)
 
 
@@ -214,8 +218,8 @@ def is_plain(torch: ModuleType, tensor: Any) -> bool:
 
 
 def is_quiet(torch: ModuleType) -> bool:
-    """True if the program would not notice: it looks at no operator itself, compiles nothing and
-    captures no CUDA graph."""
+    """True if the program would not notice that tensors are read: it intercepts no operators,
+    compiles nothing and captures no CUDA graph."""
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     if modes is None or modes():
         return False
@@ -243,22 +247,23 @@ def _norms(torch: ModuleType, tensors: Sequence[Any], order: float) -> list[floa
 
 
 def _is_worker() -> bool:
-    """True in a loader's worker."""
+    """True in a worker process of a loader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
 
 
-# models: seldom also their layers and the names of their parameters
+# models and, rarely, their layers and the names of their parameters
 
 _RECENT = 64
-# between training and evaluation, at each of which the modes of a model's layers are looked at; of
-# more, at some
+# first switches between training and evaluation at which the modes of a model's layers are all
+# inspected; later only some switches are
 _SWITCHES = 64
-_WRAPPERS = ("_orig_mod", "module")  # of torch.compile and DistributedDataParallel
+# attribute of the inner module: of torch.compile, of DistributedDataParallel
+_WRAPPERS = ("_orig_mod", "module")
 
 
 class ModelFacts(Watcher):
-    """Outermost module calls."""
+    """Records calls of models, which are the outermost module calls."""
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -274,14 +279,15 @@ class ModelFacts(Watcher):
         self._grad = torch.is_grad_enabled
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self.collecting = True  # true while ``called`` is filled
-        # the modules that were called with gradients on, in the order of their first call, by
-        # identity
+        # weak references to the modules that were called with gradients on, in the order of their
+        # first call, by id
         self.called: dict[int, weakref.ref[Any]] = {}
-        # references to the models called last, by number
+        # weak references to the models called last, by number
         self.recent: dict[int, weakref.ref[Any]] = {}
 
     def enter_call(self, module: Any) -> int:
-        """Before a module call; inside of another only while calls are collected."""
+        """Handle the start of a module call; a call inside another only counts in the first few
+        steps."""
         thread, called = self._facts.here, self.called
         if not self.collecting:
             thread.inside = FORWARD
@@ -297,7 +303,7 @@ class ModelFacts(Watcher):
         self._facts.here.inside = was
         if not start_ns:
             return
-        # else a checkpoint's recomputation
+        # a call during a backward pass is a checkpoint's recomputation
         if not isinstance(module, self._is_loss) and self._graph_task() == -1:
             self._outermost(start_ns, module)
 
@@ -332,8 +338,8 @@ class ModelFacts(Watcher):
         self._facts.span(self._call, start_ns, now(), args, 0)
 
     def _is_switched(self, number: int, grad: bool) -> bool:
-        """True if gradients were off at the model's last call and are on now, or the other way.
-        After ``_SWITCHES`` such changes only those count whose number is a power of two."""
+        """True if gradients were off at the model's last call and are on now, or vice versa. After
+        ``_SWITCHES`` such changes, only every change whose number is a power of two counts."""
         was, switches = self._switches.get(number, (not grad, 0))
         if was == grad:
             return False
@@ -350,8 +356,8 @@ class ModelFacts(Watcher):
             del self.recent[next(iter(self.recent))]
 
     def _inspect(self, number: int, module: Any, training: bool, grad: bool) -> None:
-        """Write the numbers of layers of a model that depend on its mode, if they are not as they
-        were written before."""
+        """Record how many of a model's layers depend on its mode, if that differs from the last
+        record."""
         counts = modes(self._torch, module)
         text = ",".join(str(n) for key, n in counts.items() if key != "fresh")
         if not any(counts.values()):
@@ -369,7 +375,8 @@ class ModelFacts(Watcher):
         self._written[number, training, grad] = text
 
     def inspect_again(self) -> None:
-        """The modes of single layers may have changed in the training meanwhile."""
+        """Inspect recent models again: the modes of single layers may have changed during
+        training."""
         for number, module in self._live():
             training = bool(module.training)
             if (number, training, True) in self._written:
@@ -382,8 +389,8 @@ class ModelFacts(Watcher):
                 yield number, module
 
     def names(self) -> dict[int, Named]:
-        """The names of the parameters of the models called last, by identity: full name, the
-        model's class, whether that trains, its number."""
+        """Return the names of the parameters of recently called models, by id: full name, class of
+        the model, True if it is in train mode, its number."""
         names: dict[int, Named] = {}
         for number, model in self._live():
             model = unwrapped(model, _WRAPPERS)
@@ -396,7 +403,7 @@ class ModelFacts(Watcher):
         return names
 
     def embeddings(self) -> dict[int, str]:
-        """The names of all embeddings of the models called last, by identity of their weights."""
+        """Return the names of all embeddings of recently called models, by id of their weights."""
         nn = self._torch.nn
         names: dict[int, str] = {}
         for _, model in self._live():
@@ -408,8 +415,8 @@ class ModelFacts(Watcher):
         return names
 
     def mark_trained(self, optimizer: int, graded: set[int], where: str | None) -> None:
-        """Write which of the models called last have parameters that an optimizer holds, with
-        gradients; once for each."""
+        """Record which recently called models have parameters with a gradient that the optimizer
+        holds, once for each model and optimizer."""
         for number, model in self._live():
             if (number, optimizer) in self._trained:
                 continue
@@ -427,8 +434,8 @@ class ModelFacts(Watcher):
                 )
 
     def in_order(self) -> list[int]:
-        """Identities of the parameters of modules that were called with gradients on, in the order
-        of the calls."""
+        """Return the ids of the parameters of the modules that were called with gradients on, in
+        the order of the calls."""
         identities: dict[int, None] = {}
         for reference in list(self.called.values()):
             module = reference()
@@ -443,7 +450,7 @@ class ModelFacts(Watcher):
 
 
 def unwrapped(module: Any, wrappers: tuple[str, ...]) -> Any:
-    """The model inside its wrappers."""
+    """Return the model inside its wrappers."""
     while True:
         inside = children(module)
         inner = next((inside[name] for name in wrappers if name in inside), None)
@@ -453,8 +460,9 @@ def unwrapped(module: Any, wrappers: tuple[str, ...]) -> Any:
 
 
 def modes(torch: ModuleType, module: Any) -> dict[str, int]:
-    """How many layers of a model drop values, and how many keep running statistics, in train mode
-    (``on``) and not; its parameters."""
+    """Count the layers of a model that drop values, and the layers with running statistics, in
+    train mode (``on``) and eval mode (``off``). Also count statistics that still have their initial
+    values (``fresh``), and frozen and trainable parameters."""
     counts = {
         "dropout_on": 0,
         "dropout_off": 0,
@@ -478,8 +486,8 @@ def modes(torch: ModuleType, module: Any) -> dict[str, int]:
 
 
 def _is_fresh(torch: ModuleType, norm: Any) -> bool:
-    """True if a layer's statistics are as they were made: files of before torch 0.4 bring
-    statistics without a number of batches."""
+    """True if a layer's statistics still have their initial values. Files from before torch 0.4
+    contain statistics without the number of batches, so the mean is checked too."""
     n_batches: Any = getattr(norm, "num_batches_tracked", None)
     mean: Any = getattr(norm, "running_mean", None)
     for tensor in (n_batches, mean):

@@ -1,9 +1,10 @@
-"""Optimizers: each step, clearing of gradients, step of a scheduler or scaler is a fact.
+"""Recording of optimizers for ``--checks``: each step, each clearing of gradients, and each step of
+a scheduler or gradient scaler is a fact.
 
-At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) the parameters that they hold are examined:
-which have gradients, whether these are zero or not finite, whether they are cleared before new
-ones come. At each step the address and version of one gradient are read: where they are the same
-when the next backward pass begins, gradients are examined after its step as well.
+At a few steps (1 to 4, 8, 16 ... 1024, every 1024th) the parameters of an optimizer are examined:
+which have gradients, if these are zero or not finite, and if they are cleared before new ones come.
+At each step the address and version of one gradient are read. If both are unchanged when the next
+backward pass begins, gradients are examined after its step as well.
 """
 
 from __future__ import annotations
@@ -38,18 +39,19 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-# steps that are all looked at; how many there are at most between two looks
+# first steps that are all examined; most steps between two inspections later
 _FIRST, _RARELY = 4, 1024
-# one optimizer for each parameter: only the first are looked at
+# limits for programs with one optimizer per parameter: only the first are examined
 _MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000
 _PROBES = 3
-# of the highest learning rate: schedules that decay in steps come to 1e-4 of it on purpose
+# learning rates up to this share of the highest one count as close to zero: schedules that decay in
+# steps reach 1e-4 on purpose
 _TINY = 1e-5
-# looks out of turn at an optimizer whose gradients another's backward pass meets before they are
-# cleared
+# additional inspections of an optimizer whose gradients are not yet cleared when the backward pass
+# of another optimizer begins
 _DOUBTS = 2
-SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # what became of a scaler's step
-RATES_ABOVE, RATES_ZERO, RATES_UNREAD = 0, 1, 2  # what the learning rates of a step are
+SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # outcome of a scaler's step
+RATES_ABOVE, RATES_ZERO, RATES_UNREAD = 0, 1, 2  # state of the learning rates at a step
 
 
 class OptimizerState:
@@ -58,44 +60,47 @@ class OptimizerState:
     def __init__(self, reference: weakref.ref[Any], number: int) -> None:
         self.reference = reference
         self.number = number
-        self.n = 0  # steps that it has done
+        self.n = 0  # number of steps that it has done
         self.next_look = 1  # the step after which it is examined
-        # the parameters that had no gradient at any look
+        # the parameters that had no gradient at any inspection; None before the first one
         self.without: dict[int, UntrackedParameter] | None = None
-        # Parameters with their gradients' addresses and largest values at the last look, which tell
-        # whether these are cleared; None: that is known.
+        # Parameters with the addresses and largest values of their gradients at the last
+        # inspection, to find out if these are cleared. None: nothing to find out.
         self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
-        # where a backward pass has begun since with these gradients in place
+        # line of a backward pass that has begun since, with these gradients in place
         self.stale: str | None = None
-        # a parameter whose gradient's address and version are read at each step; None: no more
+        # the parameter whose gradient's address and version are read at each step; None: not read
         self.first: weakref.ref[Any] | None = None
-        # these after the last step; None: no gradient, or a backward pass since
+        # address and version after the last step; None: no gradient, or a backward pass since
         self.last_gradient: tuple[int, int] | None = None
-        # how often they were the same when a backward pass began, which is then looked into
+        # how often both were unchanged when a backward pass began; each time, an inspection is
+        # planned
         self.doubts = 0
-        self.doubted: str | None = None  # where that was so
-        self.doubted_ns = 0  # when the step before it ended
-        self.scaled = False  # a gradient scaler decides on its steps
-        self.peak = 0.0  # the highest learning rate of its first group
-        self.tiny = False  # true if the last one is next to nothing of that
+        self.doubted: str | None = None  # line of the last such backward pass
+        self.doubted_ns = 0  # end of the step after that backward pass; 0 before
+        self.scaled = False  # a gradient scaler decides if its steps are done
+        self.peak = 0.0  # highest learning rate so far of its first group
+        self.tiny = False  # True if the current rate is close to zero compared with ``peak``
 
 
 @dataclass(frozen=True)
 class HeldParameters:
-    """The parameters that an optimizer holds, at a look; lists of one length."""
+    """The parameters that an optimizer holds when it is examined, as lists of the same length."""
 
     parameters: list[Any]
     trainable: list[bool]
-    grads: list[Any]  # None without one
-    norms: list[float]  # largest value of each gradient; 0 without one, -1 where it is not known
+    grads: list[Any]  # None: no gradient
+    # largest value of each gradient; 0 without a gradient, -1 if unknown
+    norms: list[float]
 
     def graded_ids(self) -> set[int]:
-        """Identities of the parameters that have a gradient."""
+        """Return the ids of the parameters that have a gradient."""
         pairs = zip(self.parameters, self.grads, strict=True)
         return {id(parameter) for parameter, grad in pairs if grad is not None}
 
     def counts(self) -> dict[str, int]:
-        """How many there are, are trainable, and have gradients, that are zero or not read."""
+        """Count all parameters, the trainable ones and the ones with gradients. Also count the
+        gradients that are zero, or were not read."""
         pairs = zip(self.grads, self.norms, strict=True)
         norms = [norm for grad, norm in pairs if grad is not None]
         n_unread = sum(norm < 0 for norm in norms)
@@ -109,7 +114,8 @@ class HeldParameters:
 
 
 class OptimizerFacts(Watcher):
-    """Around steps of optimizers, schedulers and scalers, and around ``zero_grad``."""
+    """Code that runs around steps of optimizers, schedulers and scalers and around ``zero_grad``,
+    and records them."""
 
     def __init__(self, facts: Facts, torch: ModuleType, models: ModelFacts, graphs: Graphs) -> None:
         super().__init__(facts, torch)
@@ -135,11 +141,11 @@ class OptimizerFacts(Watcher):
         return state
 
     def parameter_ids(self) -> set[int]:
-        """Identities of all parameters that living optimizers hold."""
+        """Return the ids of all parameters that living optimizers hold."""
         optimizers = [optimizer for optimizer, _ in self._states.items()]
         return {id(parameter) for optimizer in optimizers for parameter in _parameters(optimizer)}
 
-    # an optimizer is made
+    # when an optimizer is made
 
     def enter_made(self, _optimizer: Any) -> int:
         return now()
@@ -147,7 +153,8 @@ class OptimizerFacts(Watcher):
     # each step
 
     def enter_step(self, _arguments: Any) -> int:
-        """Before an optimizer's step; the step of the class above, inside of it, is no other."""
+        """Handle the start of an optimizer step; the step of a base class inside it does not
+        count."""
         thread = self._facts.here
         if thread.inside == STEP:
             return 0
@@ -161,7 +168,7 @@ class OptimizerFacts(Watcher):
         facts.here.inside = was
         if not start_ns:
             return
-        # all arguments, of a decorator's function
+        # the tuple of all arguments, if the step function is decorated
         optimizer = arguments[0] if type(arguments) is tuple else arguments
         state = self._state(optimizer)
         state.n += 1
@@ -181,7 +188,7 @@ class OptimizerFacts(Watcher):
         facts.cost.add(end, now())
 
     def _check_rate(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
-        """Write when the learning rate becomes next to nothing, and when it is more again."""
+        """Record when the learning rate becomes close to zero, and when it rises again."""
         rate = _rate(optimizer.param_groups[0])
         if rate is None:
             return
@@ -205,7 +212,7 @@ class OptimizerFacts(Watcher):
 
     @never_raises("a zero_grad")
     def leave_zero_grad(self, start_ns: int, was: int, owner: Any) -> None:
-        """After that; that of a model has the number -1."""
+        """Record a ``zero_grad``; a call on a model gets the optimizer number -1."""
         facts = self._facts
         facts.here.inside = was
         if start_ns:
@@ -216,14 +223,14 @@ class OptimizerFacts(Watcher):
             facts.span(self._zero_grad, start_ns, now(), args, 0)
 
     def enter_scheduler(self, scheduler: Any, _epoch: Any = None) -> int:
-        """Before a scheduler's step; those that it asks in turn are none."""
+        """Handle the start of a scheduler step; steps of inner schedulers do not count."""
         self._facts.here.inside = SUPPRESSED
         return now()
 
     @never_raises("a scheduler's step")
     def leave_scheduler(self, start_ns: int, was: int, scheduler: Any, epoch: Any = None) -> None:
-        """After it; its number is 1 if the program has said which epoch it is. That of its making
-        is left out."""
+        """Record a scheduler step; the fact's value is 1 if the program has passed the epoch. The
+        step that the constructor makes is left out."""
         facts = self._facts
         facts.here.inside = was
         if not start_ns or _is_being_made(sys._getframe(2)):
@@ -239,8 +246,7 @@ class OptimizerFacts(Watcher):
 
     @never_raises("a scaler's step", returns=0)
     def enter_scaler(self, optimizer: Any) -> int:
-        """Before a gradient scaler's step: returns how many steps its optimizer has done, and
-        one."""
+        """Return the optimizer's number of steps, plus one, before a gradient scaler's step."""
         return self._state(optimizer).n + 1
 
     @never_raises("a scaler's step")
@@ -253,11 +259,11 @@ class OptimizerFacts(Watcher):
                 stepped = UNKNOWN
             self._facts.mark("scaler", self._facts.where(), stepped, optimizer=state.number)
 
-    # gradients that are cleared between two steps, or not
+    # are gradients cleared between two steps?
 
     def before_backward(self, where: str | None) -> None:
-        """A backward pass begins: the gradients that the last steps used are in place still, or
-        they are not."""
+        """Check, when a backward pass begins, if the gradients that the last steps used are still
+        in place."""
         for state in self._compared:
             if state.last_gradient is not None:
                 if state.probes is None and _gradient_version(state.first) == state.last_gradient:
@@ -267,7 +273,8 @@ class OptimizerFacts(Watcher):
             self._check_cleared(state, where)
 
     def _check_cleared(self, state: OptimizerState, where: str | None) -> None:
-        """A backward pass begins: write when the gradients of the last look are cleared."""
+        """Check, when a backward pass begins, if the gradients of the last inspection are
+        cleared."""
         grads, values_before = [], []
         for probe in state.probes or ():
             grad = _grad_in_place(probe)
@@ -277,7 +284,8 @@ class OptimizerFacts(Watcher):
         if not is_quiet(self._torch):
             return
         values = zip(largest(self._torch, grads), values_before, strict=True)
-        # Other values before the first pass since: the program lets gradients decay by hand.
+        # Values that differ before the first backward pass count as cleared: the program lets
+        # gradients decay by hand.
         is_stale = state.stale is not None
         if any(value != 0 and (value == was or is_stale) for value, was in values):
             state.stale = state.stale or where or ""
@@ -287,8 +295,8 @@ class OptimizerFacts(Watcher):
         self._mark_cleared(state, True)
 
     def _doubt(self, state: OptimizerState, where: str | None) -> None:
-        """A backward pass begins, and the gradients seem to be those of the last step: look whether
-        they are before the next one."""
+        """Plan an inspection at the next step: a backward pass begins, and the gradients seem to be
+        the same as at the last step."""
         if state.doubts >= _DOUBTS:
             self._compare_no_more(state)
         elif state.doubted is None:
@@ -303,8 +311,8 @@ class OptimizerFacts(Watcher):
         self._compared = [other for other in self._compared if other is not state]
 
     def _mark_cleared(self, state: OptimizerState, cleared: bool) -> None:
-        """Write what became of gradients that were watched, and, if they were not cleared, where
-        that was first so."""
+        """Record if watched gradients were cleared and, if not, the line where this was first
+        seen."""
         doubted, state.doubted = state.doubted, None
         if cleared:
             self._facts.mark("cleared", None, state.n, optimizer=state.number)
@@ -317,7 +325,7 @@ class OptimizerFacts(Watcher):
         self._facts.mark("uncleared", state.stale or None, state.n, optimizer=state.number)
 
     def _cleared_or_not(self, state: OptimizerState) -> None:
-        """After the next step."""
+        """Record, after the next step, if the gradients of the last inspection were cleared."""
         if state.stale is not None:
             is_in_place = any(_grad_in_place(probe) is not None for probe in state.probes or ())
             self._mark_cleared(state, not is_in_place)
@@ -341,18 +349,18 @@ class OptimizerFacts(Watcher):
             live = [other for other in self._compared if other.reference() is not None]
             self._compared = [*live, state]
 
-    # looks
+    # inspections
 
     def loss_not_finite(self) -> None:
-        """The loss of the backward pass that begins is nan or infinite: check whether parameters
-        are, and again at the next step."""
+        """Handle a loss that is nan or infinite, when its backward pass begins: check if parameters
+        are, now and at the next step."""
         self._alarmed = True
         for optimizer, state in self._states.items():
             parameters = _parameters(optimizer)
             self._mark_parameters(parameters, state, self._facts.where(), before=True)
 
     def _examine(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
-        # Whatever else it was looked at for: the same steps on all ranks.
+        # Regardless of the reason for this inspection: all ranks must examine the same steps.
         state.next_look = _next_look(state.n)
         torch, facts = self._torch, self._facts
         if not is_quiet(torch):
@@ -401,7 +409,7 @@ class OptimizerFacts(Watcher):
     def _follow_ungraded(
         self, state: OptimizerState, examined: HeldParameters, graded: set[int]
     ) -> None:
-        """Keep the trainable parameters that had no gradient at any look."""
+        """Remember the trainable parameters that had no gradient at any inspection."""
         if state.without is not None:
             for key in graded:
                 state.without.pop(key, None)
@@ -415,7 +423,8 @@ class OptimizerFacts(Watcher):
     def _mark_ungraded(
         self, state: OptimizerState, graded: set[int], names: dict[int, Named], where: str | None
     ) -> None:
-        """Write which trainable parameters had no gradient at any look, and never changed."""
+        """Record which trainable parameters had no gradient at any inspection, and never
+        changed."""
         live = _live_parameters(state)
         if not live:
             return
@@ -445,7 +454,7 @@ class OptimizerFacts(Watcher):
         )
 
     def _never_changed(self, live: list[tuple[UntrackedParameter, Any]]) -> dict[int, Any]:
-        """Those parameters that have not changed since they were first seen, by identity."""
+        """Return the parameters that have not changed since they were first seen, by identity."""
         parameters = [parameter for _, parameter in live]
         never = {}
         for (untracked, parameter), digest in zip(
@@ -463,8 +472,8 @@ class OptimizerFacts(Watcher):
         where: str | None,
         before: bool = False,
     ) -> None:
-        """Write which parameters are not finite, of those that are trained."""
-        never = state.without or {}  # those that are forgotten may hold anything
+        """Record which of the trained parameters are not finite."""
+        never = state.without or {}  # parameters without gradients may hold anything
         trained = [
             parameter
             for parameter in parameters[:_MOST_PARAMETERS]
@@ -505,7 +514,7 @@ class OptimizerFacts(Watcher):
 
 
 def _live_parameters(state: OptimizerState) -> list[tuple[UntrackedParameter, Any]]:
-    """The trainable parameters that had no gradient at any look and are still there."""
+    """Return the trainable parameters that had no gradient at any inspection and still exist."""
     live = []
     for untracked in (state.without or {}).values():
         parameter = untracked.reference()
@@ -515,7 +524,7 @@ def _live_parameters(state: OptimizerState) -> list[tuple[UntrackedParameter, An
 
 
 def _next_look(n: int) -> int:
-    """The step at which an optimizer is examined that has done ``n`` steps."""
+    """Return the step at which an optimizer is next examined, after ``n`` steps."""
     if n < _FIRST:
         return n + 1
     return min(1 << n.bit_length(), (n // _RARELY + 1) * _RARELY)
@@ -531,8 +540,8 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _rates_state(optimizer: Any) -> int:
-    """``RATES_ZERO`` if all learning rates are 0; ``RATES_UNREAD`` if that is not known: those on a
-    device are not waited for."""
+    """Return ``RATES_ZERO`` if all learning rates are 0; ``RATES_UNREAD`` if this is unknown,
+    because a rate on a device is not waited for; otherwise ``RATES_ABOVE``."""
     rates = [_rate(group) for group in optimizer.param_groups]
     if any(rates):
         return RATES_ABOVE
@@ -540,19 +549,19 @@ def _rates_state(optimizer: Any) -> int:
 
 
 def _rate(group: dict[str, Any]) -> float | None:
-    """The learning rate of a group; None if it is on a device, which is not waited for."""
+    """Return the learning rate of a group; None if it is on a device, which is not waited for."""
     rate = group.get("lr")
     return rate if type(rate) is float else number(rate, wait=False)
 
 
 def _norms_of(torch: ModuleType, grads: list[Any]) -> list[float]:
-    """The largest value of each gradient; 0 without one, -1 of one that cannot be read."""
+    """Return the largest value of each gradient; 0 without a gradient, -1 if it cannot be read."""
     norms = iter(largest(torch, [grad for grad in grads if grad is not None]))
     return [0.0 if grad is None else next(norms) for grad in grads]
 
 
 def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
-    """A parameter's gradient if it is the one of the last look; None if it is gone or another."""
+    """Return a parameter's gradient if it is the same as at the last inspection; otherwise None."""
     parameter = probe[0]()
     grad = parameter.grad if parameter is not None else None
     try:
@@ -562,8 +571,8 @@ def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
 
 
 def _gradient_version(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
-    """The address and version of a parameter's gradient; None if there is none, or none in memory
-    of its own."""
+    """Return the address and version of a parameter's gradient; None without a gradient, or if it
+    has no memory of its own."""
     parameter = None if first is None else first()
     grad = None if parameter is None else parameter.grad
     try:
@@ -573,7 +582,7 @@ def _gradient_version(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
 
 
 def _is_being_made(frame: Any) -> bool:
-    """True if a scheduler's step is the one that its constructor does."""
+    """True if a scheduler's step is made by its constructor."""
     for _ in range(6):
         if frame is None:
             return False

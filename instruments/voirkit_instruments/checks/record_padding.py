@@ -1,8 +1,7 @@
-"""Padding in batches: how much of a tensor of token ids is one id at the end, or begin, of its
-rows.
+"""Padding in batches: how many elements of a tensor of token ids repeat one id at the end or the
+beginning of rows.
 
-Only looked at, at a few batches, and of a tensor at a few of its rows; nothing of the program is
-called.
+Only a few batches are read, and only a few rows of a tensor. No code of the program is called.
 """
 
 from __future__ import annotations
@@ -19,9 +18,11 @@ from voirkit_instruments.values import is_readable, quiet
 
 FEWEST_COLUMNS, FEWEST_ROWS = 8, 2
 _MOST_ELEMENTS, _MOST_ROWS, _ROWS_OF_IDS = 1 << 17, 64, 8
-# that a tensor of token ids has beside padding; a mask, or a row with a single one, has fewer
+# least number of distinct ids, beside padding, in a tensor of token ids; a mask or a one-hot row
+# has fewer
 _FEWEST_IDS = 8
-# of what is not padding may be the same id: an end of sequence is also used as padding
+# share of the other elements that may equal the padding id: an end-of-sequence id is also used as
+# padding
 _INSIDE = 0.05
 _DEEPEST, _MOST_FIELDS = 3, 64
 
@@ -31,13 +32,13 @@ class RowPadding:
     """Padding in some rows of a tensor.
 
     Attributes:
-        tokens: Elements that were looked at.
-        padding: How many of them are padding.
-        columns: How long a row is.
-        longest: The most elements of a row that are not padding.
-        shortest: The fewest.
-        token: The id; -1 without padding.
-        side: Where it stands: ``end`` or ``begin``.
+        tokens: Number of elements that were read.
+        padding: How many of these elements are padding.
+        columns: Length of a row.
+        longest: The largest number of elements in a row that are not padding.
+        shortest: The smallest number of elements in a row that are not padding.
+        token: The id used as padding; -1 without padding.
+        side: The side of the rows where the padding is: ``end`` or ``begin``.
     """
 
     tokens: int
@@ -49,13 +50,13 @@ class RowPadding:
     side: str
 
     def document(self) -> dict[str, Any]:
-        """The arguments of a fact."""
+        """Return the arguments of a ``padding`` fact."""
         return asdict(self)
 
 
 def inspect_padding(torch: ModuleType, batch: Any) -> RowPadding | None:
-    """The padding in a batch: of the tensor of token ids that has most of it; None where no tensor
-    can be one."""
+    """Return the padding in a batch, from the tensor of token ids that has the most; None if no
+    tensor can hold token ids."""
     inspected = []
     with quiet(), torch._C.DisableTorchFunction():
         if not is_quiet(torch):
@@ -69,8 +70,8 @@ def inspect_padding(torch: ModuleType, batch: Any) -> RowPadding | None:
 
 
 def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
-    """The tensors in a batch that may hold token ids: two dimensions of whole numbers, on the
-    host."""
+    """Yield the tensors in a batch that may hold token ids: int32 or int64, two-dimensional, on the
+    CPU."""
     if type(part) is torch.Tensor:
         is_whole = part.dtype in (torch.int64, torch.int32)
         if is_whole and part.ndim == 2 and part.device.type == "cpu" and is_readable(torch, part):
@@ -85,8 +86,8 @@ def _tensors(torch: ModuleType, part: Any, depth: int) -> Iterator[Any]:
 
 
 def _fields(part: Any) -> Iterator[Any]:
-    """The elements of a container, by methods of Python's own: a class of the program may have
-    others."""
+    """The elements of a container, read with Python's own methods: a class of the program may
+    override them."""
     kind = type(part)
     if issubclass(kind, tuple):
         return tuple.__iter__(part)
@@ -99,8 +100,8 @@ def _fields(part: Any) -> Iterator[Any]:
 
 
 def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
-    """The padding at the end or begin of rows; none of it where the rows look like anything else;
-    None if they hold no token ids."""
+    """Return the padding at the end or beginning of a tensor's rows. Zero padding is returned if
+    the rows do not look padded, and None if they hold no token ids."""
     most_rows = max(FEWEST_ROWS, min(_MOST_ROWS, _MOST_ELEMENTS // tensor.shape[1]))
     rows = tensor[:: -(-len(tensor) // most_rows)]
     if int(rows.min()) < 0:
@@ -119,7 +120,7 @@ def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
     if len(ids) - 1 < _FEWEST_IDS:
         return None
     shortest, longest = columns - int(lengths.max()), columns - int(lengths.min())
-    # a row of one id alone is none of tokens
+    # a row that repeats one id throughout holds no tokens
     if inside > _INSIDE * (tokens - padding) or not shortest:
         return RowPadding(tokens, 0, columns, columns, columns, -1, side)
     return RowPadding(tokens, padding, columns, longest, shortest, token, side)

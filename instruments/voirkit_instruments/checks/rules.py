@@ -9,23 +9,24 @@ from typing import Any
 from voirkit.findings import Finding
 from voirkit_instruments.checks.analyse_facts import LEAST_LOOKS
 
-LEAST_PADDING = 0.3  # share of the tokens
-# of an embedding; of all elements that its optimizer holds
+LEAST_PADDING = 0.3  # least share of the tokens that is padding, for a finding
+# largest share of an embedding's rows that have a gradient, and smallest share of the embedding in
+# all elements of its optimizer, for a finding
 MOST_ROWS_WITH_GRADIENT, LEAST_OF_PARAMETERS = 0.05, 0.5
-LEAST_OPTIMIZER = 0.1  # of a step, from which on the optimizer explains its time
+LEAST_OPTIMIZER = 0.1  # least share of a step that explains a slow run
 
 Summary = Mapping[str, Any]
 
 
 def findings(summary: Summary) -> Iterator[Finding]:
-    """All findings of the rules below."""
+    """Yield all findings of the rules below."""
     yield from _silent_bugs(summary)
     yield from _padding(summary)
     yield from _dense_embedding(summary)
 
 
 def _silent_bugs(summary: Summary) -> Iterator[Finding]:
-    """The findings of the detectors, in their words."""
+    """Yield a finding for each detector that found its bug, in the detector's words."""
     for check in summary.get("checks") or ():
         if check["found"]:
             evidence = {"step": check["step"], **check["evidence"]}
@@ -94,7 +95,7 @@ def _is_mostly_without_gradient(table: Mapping[str, Any]) -> bool:
 
 
 def _optimizer_share(summary: Summary) -> float:
-    """The optimizer's share of a step, and that of clearing gradients; 0 where no step was
+    """Return the share of a step spent in the optimizer and in clearing gradients; 0 if no step was
     counted."""
     phases = (summary.get("steps") or {}).get("phases") or {}
     optimizer = phases.get("optimizer") or {}

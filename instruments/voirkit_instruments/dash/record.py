@@ -1,9 +1,9 @@
-"""`--dash`: a live view of the run, below the script's output in a terminal, or as a line a second
-on any other standard error.
+"""`--dash`: a live view of the run, below the script's output in a terminal; on any other standard
+error, one line per second.
 
-Never touches the script's streams, and imports what draws only when the flag is on. Steps, rates
-and progress are read from the trace like any other reader does it, so that nothing is added to what
-a step costs.
+The view never touches the script's streams, and the modules that draw it are imported only if the
+flag is on. Steps, rates and progress are read from the trace, as by any other reader, so a step
+costs no more than without the view.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ MOST = 1 << 10  # records that are read at a time: about 150 steps
 
 
 class OwnSteps:
-    """What this process has recorded of its steps; of several ranks what all have: one alone takes
-    waiting for another for its own work."""
+    """The steps that this process has recorded. With several ranks, the steps of all ranks: a
+    single rank would count waiting for another rank as its own work."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
@@ -42,8 +42,8 @@ class OwnSteps:
         self._workers: Any = None
         self._picture: Picture | None = None
         self._next_s = 0.0
-        # What reads the trace is loaded by the thread that imports torch: one that imports beside
-        # it could meet a fork.
+        # The thread that imports torch also loads the reader of the trace: an import in another
+        # thread could coincide with a fork.
         when_imported(RECORDER, self._load)
 
     def _load(self, _: object) -> None:
@@ -56,8 +56,8 @@ class OwnSteps:
         self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
 
     def picture(self) -> Picture | None:
-        """The steps as they are now, or were a second ago at most; None as long as there are
-        none."""
+        """Return the present state of the steps, at most a second old; None before the first
+        step."""
         if self._steps is None or time.monotonic() < self._next_s:
             return self._picture
         self._next_s = time.monotonic() + EVERY_S
@@ -81,21 +81,22 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     """Show what the last steps spend their time on, and the last value, units and count of every
     given key, while the script runs.
 
-    Time by phase, rates, the epoch's progress, loader workers and what the run is bound by are
-    there without any probe: they are from what the steps instrument records.
+    Time by phase, rates, the epoch's progress, loader workers and the bottleneck need no probe:
+    they come from the records of the steps instrument.
 
     Keys that begin with ``$`` or ``#`` are left out. ``progress=(i, n)``, or ``progress=i,
-    total=n`` with an optional ``descr``, is a bar. ``task`` groups the rows, ``units`` follows the
-    numbers of the same event. Of tensors with one element the number is shown (read from an
-    accelerator at most once a redraw, without waiting for it), of all else the type and shape.
+    total=n`` with an optional ``descr``, is shown as a bar. ``task`` groups the rows; ``units``
+    follows the numbers of the same event. A tensor with one element is shown as a number (read from
+    an accelerator at most once per redraw, without waiting for it); any other object as its type
+    and shape.
 
-    In a terminal the view takes its lowest rows and the script's output goes on above it, as it
-    would without; ``input()`` and pdb work. The last values stay below the output. The key q ends
-    the view, and the run goes on; a script that waits for input gets what is typed. A script that
-    draws on the whole screen (curses) disturbs the view and is disturbed by it. With several ranks
-    only rank 0 shows a view.
+    In a terminal the view takes the lowest rows, and the script's output scrolls above it as usual;
+    ``input()`` and pdb work. At the end the last values stay below the output. The key q closes the
+    view, and the run continues; a script that waits for input receives what is typed. A script that
+    draws on the whole screen (curses) and the view disturb each other. With several ranks only rank
+    0 shows a view.
 
-    For ``ov.require(dash)`` in a voirfile, or ``--dash``.
+    Used by ``--dash``, or by ``ov.require(dash)`` in a voirfile.
     """
     yield ov.phases.parse_args
     if os.environ.get("RANK", "0") != "0":
@@ -104,31 +105,31 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
     board, steps = Board(), OwnSteps(ov)
     ov.given.subscribe(board.update)
-    # Last of those that wait for the load, so that what they find wrong is printed on a terminal as
-    # it was.
+    # Last of all instruments in this phase, so that their warnings appear on a terminal without the
+    # view.
     yield ov.phases.load_script(priority=-1000)
     view = view_for(board, ov.script or "voirkit", ov.warn, steps.picture)
     view.start()
     try:
-        # First of those that wait for the end of the script: what they print comes after the view.
+        # First of all instruments at the end of the script: their messages come after the view.
         yield ov.phases.run_script(priority=1000, throw=False)
         if ov.phases.run_script.exception is None:
             flush()
     finally:
         view.stop()
-    # Last of all: what is given at the end of the streams is among the values that stay.
+    # Last of all: values that are given while the streams end are among the values that stay.
     yield ov.phases.finalize(priority=-1000, throw=False)
     view.finish()
 
 
 def flush() -> None:
-    """Flush what the script has printed, so that it appears above the last view. (After an
-    exception Python has not flushed it yet.)"""
+    """Flush the script's output, so that it appears above the last view. (After an exception,
+    Python itself has not flushed it yet.)"""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            # none, gone or closed: python will say so at its end, as always
+            # the stream is missing, gone or closed: Python reports it at its end, as always
             continue
 
 
@@ -139,15 +140,15 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
 PROGRESS = frozenset({"progress", "total", "descr"})
-# their figures are drawn from the trace
+# their figures are already drawn from the trace
 MONITORED = frozenset({"cpudata", "iodata", "netdata", "gpudata"})
-# What a pinned host number holds until the device has written it: no loss is this number.
+# Content of the pinned memory of a number until the device has written it; no loss is this number.
 UNREAD = -2.718281828459045e301
 
 
 class Row(NamedTuple):
-    """One line of the view; ``is_number`` tells losses and rates from the types of models and
-    batches, ``given`` how often it came."""
+    """One row of the view. ``is_number`` is True for numbers such as losses and rates, False for
+    text such as the type of a model; ``given`` is how often the value was given."""
 
     task: str
     key: str
@@ -167,18 +168,18 @@ class Cell:
 
 
 class Described:
-    """A value of which only type and shape are kept, so that the value itself can be freed."""
+    """Type and shape of a value as text, kept in place of the value so that it can be freed."""
 
     def __init__(self, text: str) -> None:
         self.text = text
 
 
 class DeviceNumber:
-    """The last one-element tensor of a key that lives on an accelerator.
+    """The last one-element tensor on an accelerator that was given for a key.
 
-    The thread that gives the value queues its copy to pinned memory, on its own stream; whoever
-    draws only looks at that memory. So nothing ever waits, values of side streams are in order, and
-    no other thread calls CUDA (which would break a graph capture).
+    The thread that gives the value queues a copy to pinned memory, on its own stream. The drawing
+    thread only reads that memory. So nothing ever waits, values of side streams are in order, and
+    no other thread calls CUDA, which would break a graph capture.
     """
 
     def __init__(self) -> None:
@@ -189,7 +190,7 @@ class DeviceNumber:
         self.shown: float | int | bool | None = None
 
     def copy(self, torch: Any) -> None:
-        """Queue the copy of the latest value; call it from the thread that gives."""
+        """Queue a copy of the latest value; must be called from the thread that gives the value."""
         kind, self.fresh = self.latest.device.type, False
         with torch.inference_mode(False), torch.no_grad():
             if kind in ("cuda", "xpu"):
@@ -201,15 +202,17 @@ class DeviceNumber:
                         (), UNREAD, dtype=torch.float64, device="cpu", pin_memory=True
                     )
                 self.host.copy_(self.latest.reshape(()), non_blocking=True)
-            else:  # no asynchronous way: the caller sees to it that this is done once a redraw
+            # no asynchronous copy exists: the caller must copy at most once per redraw
+            else:
                 self.host = torch.tensor(float(self.latest), dtype=torch.float64, device="cpu")
 
     def landed(self) -> bool:
-        """Whether the copy that was queued last has arrived, if it is the first into its memory."""
+        """False if the first copy into the host memory is still under way. Later copies into the
+        same memory are not waited for."""
         return self.host is None or self.host.item() != UNREAD
 
     def number(self) -> float | int | bool | None:
-        """The last number that arrived; None before the first."""
+        """Return the last number that arrived; None before the first."""
         if self.host is not None and (number := self.host.item()) != UNREAD:
             dtype = str(self.latest.dtype)
             self.shown = (
@@ -219,9 +222,12 @@ class DeviceNumber:
 
 
 class Board:
-    """Keeps what is to be shown; ``update`` is the subscriber, ``rows`` and ``bars`` are for the
-    thread that draws. One thread at a time may be in ``update`` (the given stream sees to that);
-    reading at the same time from another thread is safe."""
+    """The values to show. ``update`` is the subscriber; ``rows`` and ``bars`` are for the drawing
+    thread.
+
+    Only one thread at a time may be in ``update``, which the given stream ensures. Another thread
+    may safely read at the same time.
+    """
 
     def __init__(self) -> None:
         self.events = 0
@@ -254,7 +260,7 @@ class Board:
             elif kind is self._tensor and value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
                 self._keep_number(cell, value)
             elif cell.described_for != self._frame:
-                # once a redraw: a description is seldom another
+                # once per redraw: a description rarely changes
                 cell.described_for = self._frame
                 self._describe(cell, value)
         if "units" in event:
@@ -263,11 +269,11 @@ class Board:
             self._copy()
 
     def rows(self) -> list[Row]:
-        """All keys, those without a task first, and numbers first within a task; also asks for a
-        new copy of what is on an accelerator."""
+        """Return the rows of all keys: keys without a task first, and numbers first within a task.
+        Also requests new copies of the numbers on an accelerator."""
         self._frame += 1
         rows: list[Row] = []
-        # in one go: the thread that gives may add to it at any moment
+        # copied in one go: the thread that gives values may add a task at any moment
         tasks = list(self._rows.items())
         for task, cells in sorted(tasks, key=lambda item: item[0] != ""):
             of_task = []
@@ -283,17 +289,18 @@ class Board:
         return rows
 
     def bars(self) -> list[Bar]:
-        """All progress that was given, in order of first appearance."""
+        """Return all progress that was given, in order of first appearance."""
         return [Bar(*key, *progress) for key, progress in list(self._bars.items())]
 
     def settle(self, limit_s: float = 2.0) -> None:
-        """Fetch the very last numbers from accelerators; gives up after the limit, for a device
-        that hangs must not hold up the end."""
+        """Fetch the very last numbers from accelerators. Gives up after ``limit_s``, because a
+        device that hangs must not delay the end."""
         torch: Any = sys.modules.get("torch")
         late = [number for number in self._device if number.fresh]
         for number in late:
             number.number()
-            number.host = None  # new memory: an older copy on its way cannot be taken for this one
+            # new memory: an older copy that is still under way must not be taken for this one
+            number.host = None
         self._copy()
         deadline = time.monotonic() + limit_s
         while torch is not None and not all(number.landed() for number in late):
@@ -302,8 +309,8 @@ class Board:
             time.sleep(0.002)
 
     def _progress(self, task: str, event: Mapping[str, object]) -> bool:
-        """Take ``progress=(i, n)`` or ``progress=i, total=n`` with an optional ``descr``; False if
-        it is neither."""
+        """Store progress given as ``progress=(i, n)``, or as ``progress=i, total=n`` with an
+        optional ``descr``; False if it is neither."""
         value, label = event["progress"], event.get("descr", "")
         total = event.get("total")
         if isinstance(value, (tuple, list)) and len(value) == 2:
@@ -320,9 +327,9 @@ class Board:
                 cells[key].units = units
 
     def _describe(self, cell: Cell, value: object) -> None:
-        """Keep of a value that is not a plain one what there is to show."""
+        """Store the text that is shown for a value whose type is not in ``PLAIN``."""
         try:
-            # not there while torch is being imported
+            # has no such attribute while torch is being imported
             tensor = getattr(sys.modules.get("torch"), "Tensor", ())
             if isinstance(value, tensor):
                 # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only
@@ -341,8 +348,7 @@ class Board:
                 cell.described_for = -1
                 return None
         except Exception:
-            # a value of a kind that cannot be asked; it is the program's, so nothing
-            # may come of it
+            # a value that cannot be inspected: it is the program's, so the error must not be raised
             cell.value = Described(type(value).__name__)
             return None
         size = f" of {len(value)}" if type(value) in (list, tuple, dict, set) else ""  # type: ignore[arg-type]  # these have a length
@@ -374,7 +380,8 @@ class Board:
 
 
 def shaped(name: str, value: Any) -> str:
-    """``Tensor 32x3x224x224 float32``, and the device if it is not the CPU."""
+    """Return type, shape and dtype as text, and the device if it is not the CPU: ``Tensor
+    32x3x224x224 float32``."""
     size = "x".join(str(int(n)) for n in value.shape) or "scalar"
     device = str(getattr(value, "device", "cpu"))
     return " ".join(
@@ -383,7 +390,7 @@ def shaped(name: str, value: Any) -> str:
 
 
 def text_of(value: object) -> tuple[str, bool]:
-    """How a kept value is shown, and whether it is a number."""
+    """Return the text that shows a kept value, and True if it is a number."""
     if isinstance(value, DeviceNumber):
         if value.refused:
             return shaped("Tensor", value.latest), False

@@ -1,7 +1,7 @@
-"""The views of a run while it goes on: one for terminals, one for everything else, each drawn by a
-timer thread.
+"""Views of a running script: one for terminals, and one for any other output, each drawn by a timer
+thread.
 
-Nothing here may reach the program: an error ends the view, is reported once, and the run goes on.
+No error may reach the program: it ends the view, is reported once, and the run continues.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit_instruments.dash.record import Board, Row
 
-# lines of the terminal that stay the script's: its last ten lines and the one with the cursor
+# lines of the terminal that are left to the script: its last ten lines and the line of the cursor
 KEPT_FOR_OUTPUT = 11
 MOST_LINES = 40
 
 
 class Header(NamedTuple):
-    """The first line of a frame."""
+    """Contents of the first line of a frame."""
 
     title: str
     elapsed_s: float
@@ -65,17 +65,17 @@ def frame(
     terminal: TerminalStyle,
     picture: Picture | None = None,
 ) -> list[str]:
-    """The lines of the view.
+    """Return the lines of the view.
 
     Args:
-        left_s: For each bar, the seconds that it will still take, or None.
-        size: Columns and lines of the terminal; the view leaves eleven lines to the script's
-            output, in a low terminal half of them.
-        picture: Steps, rates and progress that were recorded, if there are any.
+        left_s: For each bar, the seconds until it is full; None if unknown.
+        size: Columns and lines of the terminal. The view leaves eleven lines to the script's
+            output, or half of the lines in a low terminal.
+        picture: Recorded steps, rates and progress; None if there are none.
 
     Returns:
-        Lines with colours in them, none wider than the terminal less one column; none at all if it
-        is too small for anything.
+        Lines with colour codes, narrower than the terminal by at least one column; no lines if the
+        terminal is too small.
     """
     columns, height = size[0] - 1, min(MOST_LINES, max(size[1] - KEPT_FOR_OUTPUT, size[1] // 2))
     if columns < 10 or height < 2:
@@ -89,8 +89,8 @@ def frame(
     lines += bar_lines(bars[first_bar:], left_s[first_bar:], columns, terminal)
     room = height - len(lines)
     if len(rows) > room > 0:
-        # What does not fit is left out: types first, since they hardly change, then the numbers
-        # that came up last.
+        # Rows that do not fit are left out: first types, since they hardly change, then the numbers
+        # that appeared last.
         numbers_first = sorted(range(len(rows)), key=lambda i: not rows[i].is_number)
         indices = sorted(numbers_first[: room - 1])
         lines += row_lines([rows[i] for i in indices], columns, terminal)
@@ -108,14 +108,15 @@ def steps_lines(
     room: int,
     terminal: TerminalStyle,
 ) -> list[str]:
-    """What was recorded, in what room the given values leave, which have half of it at most."""
+    """Return the lines about recorded steps, rates and progress. They get the room that the given
+    values leave, which is at least half of it."""
     given = {row.key for row in rows}
     remaining = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
     return picture_lines(remaining, columns, room - min(len(bars) + len(rows), room // 2), terminal)
 
 
 def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> list[str]:
-    """The table: task (if there is more than none), key, value, count."""
+    """Return the lines of the table: task (if any row has one), key, value, count."""
     tasks = min(max((width(row.task) for row in rows), default=0), columns // 5)
     keys = min(max((width(row.key) for row in rows), default=0), columns // 3)
     counts = max((len(f"{row.given}x") for row in rows), default=0)
@@ -146,8 +147,8 @@ def row_lines(rows: Sequence[Row], columns: int, terminal: TerminalStyle) -> lis
 
 
 def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps: str = "") -> str:
-    """``[12.3s] loss 0.412 | train_rate 512 items/s | 120/400``: the numbers only, each with its
-    task if it has one; steps first."""
+    """Return the numbers as one line, steps first, each with its task if it has one: ``[12.3s] loss
+    0.412 | train_rate 512 items/s | 120/400``."""
     parts = [steps] if steps else []
     parts += [
         " ".join(word for word in (row.task, row.key, row.text) if word)
@@ -165,19 +166,22 @@ def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
 
 
-# what the drawing thread may use: it waits so much longer after what took long
+# share of a core that the drawing thread may use: after a slow drawing it waits longer
 MOST_OF_A_CORE = 0.008
-LONGEST_S = 2.0  # the first drawing loads what it needs: that is not a reason to stand still
+LONGEST_S = 2.0  # longest such wait: the first drawing is slow because it imports modules
 
 Steps = Callable[[], "Picture | None"]
 
 
 class View:
-    """Shows a board, only when something changed: as a line on standard error at most once a
-    second. ``complain``: told once, in a sentence, if drawing fails; ``steps``: what was recorded,
-    by now."""
+    """A view of a board as lines on standard error, at most one per second; drawn only if something
+    has changed.
 
-    per_s = 1.0  # the most drawings in a second
+    ``complain`` is called once, with a sentence, if drawing fails. ``steps`` returns a picture of
+    the steps recorded so far.
+    """
+
+    per_s = 1.0  # largest number of drawings per second
 
     def __init__(self, board: Board, complain: Callable[[str], None], steps: Steps) -> None:
         self.board, self._steps = board, steps
@@ -195,26 +199,25 @@ class View:
         self._thread.start()
 
     def stop(self) -> None:
-        """End drawing; what is printed from now on finds things as they were. May be called
-        again."""
+        """Stop drawing, and restore the terminal for later output. May be called again."""
         if os.getpid() != self._pid or self._over.is_set():
             return
         self._over.set()
         if self._thread.ident is not None:
-            # it may be stuck in a terminal that was stopped with Ctrl-S
+            # the thread may hang in a terminal that was stopped with Ctrl-S
             self._thread.join(timeout=1.0)
         self._close()
         atexit.unregister(self.stop)
 
     def finish(self) -> None:
-        """Leave the last values, once all have been given. After ``stop``."""
+        """Print the last values, once all were given; to be called after ``stop``."""
         if os.getpid() == self._pid and self.board.events:
             self.board.settle()
             if self.board.rows() or self.board.bars():
                 self._attempt(self._leave)
 
     def elapsed_s(self) -> float:
-        """Since the view was made."""
+        """Return the seconds since the view was made."""
         return time.perf_counter() - self._began
 
     def _run(self) -> None:
@@ -231,7 +234,8 @@ class View:
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
             step()
-        except Exception as error:  # whatever it is, the run is worth more than its view
+        # any error: the run is worth more than its view
+        except Exception as error:
             self._complain(f"--dash: the view ended: {type(error).__name__}: {error}")
             return False
         return True
@@ -242,15 +246,15 @@ class View:
             self._drawn = state
 
     def _is_dismissed(self) -> bool:
-        """Whether the user wants to see no more of it."""
+        """True if the user has closed the view."""
         return False
 
     def _state(self) -> object:
-        """Equal as long as a new drawing would look the same."""
+        """Return a value that changes whenever a new drawing would look different."""
         return self.board.events, int(self.elapsed_s())
 
     def _draw(self) -> bool:
-        """False if it could not be done now."""
+        """Draw the view; False if that was not possible now."""
         bars, rows = self.board.bars(), self.board.rows()
         picture = self._steps()
         steps = plain_words(picture) if picture is not None else ""
@@ -261,7 +265,7 @@ class View:
         return True
 
     def _close(self) -> None:
-        """Put things back."""
+        """Restore whatever the view has changed; this view changes nothing."""
 
     def _leave(self) -> None:
         self._draw()
@@ -312,8 +316,8 @@ class TerminalView(View):
         )
 
     def _left_s(self, bar: Bar) -> float | None:
-        """Seconds that a bar still needs at its speed so far, which is measured again whenever it
-        starts over."""
+        """Return the seconds until a bar is full, at its speed so far; None if unknown. The speed
+        is measured from the start again when the bar starts over."""
         now, key = time.perf_counter(), (bar.task, bar.label)
         first, since, last = self._seen.get(key, (bar.n, now, bar.n))
         if bar.n < last:
@@ -343,7 +347,7 @@ class TerminalView(View):
 def view_for(
     board: Board, title: str, complain: Callable[[str], None], steps: Steps = lambda: None
 ) -> View:
-    """The view that suits where standard error goes."""
+    """Return the view for the present standard error: a terminal or not."""
     stream = sys.stderr
     try:
         fd = stream.fileno()
@@ -360,8 +364,8 @@ def view_for(
 
 
 def write_line(line: str) -> None:
-    """A line on standard error, past the buffer of the stream: a process forked at this moment must
-    not inherit a locked one."""
+    """Write a line to standard error, bypassing the stream's buffer: a process that is forked at
+    this moment must not inherit a locked buffer."""
     stream = sys.stderr
     if stream is None:
         return

@@ -1,8 +1,8 @@
-"""``--display``: everything that is given, one event a line, on stderr (the script's stdout stays
-its own).
+"""``--display``: prints each event of given values as one line on stderr. The script's stdout is
+left alone.
 
-Tensors and other large things are shown by type, shape and dtype. Reads no value from a device,
-since that would wait for it.
+Tensors and other large values are shown by type, shape and dtype. No value is read from a device,
+since that would wait for the device.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ instrument_display = INSTRUMENT
 
 
 def line(event: dict[str, Any]) -> str:
-    """An event as one line: ``loss: 0.693; task: train``. A wrapper's begin and end are named;
-    other keys that begin with ``$`` are left out."""
+    """Return an event as one line: ``loss: 0.693; task: train``. The begin and the end of a wrapped
+    block (``$wrap``) are named; other keys that begin with ``$`` are left out."""
     parts = [f"{key}: {brief(value)}" for key, value in event.items() if not key.startswith("$")]
     wrap = event.get("$wrap")
     if wrap is not None:
@@ -40,7 +40,7 @@ def line(event: dict[str, Any]) -> str:
 
 
 def display(ov: Overseer) -> Iterator[Phase]:
-    """Prints what is given, from now on."""
+    """Print all values that are given from now on."""
     is_empty = True
 
     def show(event: dict[str, Any]) -> None:

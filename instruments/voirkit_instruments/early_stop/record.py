@@ -1,12 +1,11 @@
-"""``--stop N`` and ``--stop-after 30s``: end the script early and in order; the exit code is then
-0.
+"""``--stop N`` and ``--stop-after 30s``: end the script early and cleanly, with exit code 0.
 
-The end is ``StopProgram``, raised in the main thread at the next given value. If none comes within
-half a second, it is raised in the main thread between two instructions of the program
-(``PyThreadState_SetAsyncExc``), once, and not while that thread is inside voirkit, a destructor or
-the fetch of a tensor from a loader's worker. A call into C (a long sleep, a kernel) is not cut
-short: the exception comes when it returns. Worker processes of loaders end as they do after any
-exception. Never raises in another thread or in a forked child.
+The script ends by ``StopProgram``, raised in the main thread at the next given value. If no value
+is given within half a second, it is raised between two instructions of the main thread
+(``PyThreadState_SetAsyncExc``). That happens once, and not while the main thread is inside voirkit,
+a destructor or the fetch of a tensor from a loader's worker. A call into C (a long sleep, a kernel)
+is not interrupted: the exception comes when it returns. Loader workers end as they do after any
+exception. Nothing is raised in another thread or in a forked child.
 """
 
 from __future__ import annotations
@@ -28,14 +27,15 @@ if TYPE_CHECKING:
 
     from voirkit.runner.overseer import Overseer
 
-GRACE_S = 0.5  # how long a given value is waited for
+GRACE_S = 0.5  # seconds to wait for a given value
 _OURS = ("voirkit", "voirkit_instruments", "giving", "reactivex", "ptera")
-# connects to the process that shares: where it breaks off, that one prints a traceback
+# This module connects to the process that shares a file descriptor. If it is interrupted, that
+# process prints a traceback.
 _HANDSHAKE = "multiprocessing.resource_sharer"
 
 
 class Stopper:
-    """Ends the program from its main thread, whoever decides that it is time."""
+    """Ends the program from its main thread, no matter which thread requests it."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
@@ -47,7 +47,7 @@ class Stopper:
         ov.given.subscribe(self._on_event)
 
     def after(self, seconds: float, value: object = None) -> None:
-        """Stop when so much time has passed, at the first given value or soon after."""
+        """Stop the program after ``seconds``, at the first given value or soon after."""
         due_ns = time.perf_counter_ns() + int(seconds * 1e9)
         if due_ns < self._due_ns and not self._over.is_set():
             self._due_ns, self._value = due_ns, value
@@ -56,7 +56,7 @@ class Stopper:
             ).start()
 
     def now(self, value: object = None) -> None:
-        """Stop here if this is the main thread, else soon."""
+        """Stop the program here if this is the main thread, otherwise soon."""
         self.after(0, value)
         self._on_event({})
 
@@ -77,7 +77,7 @@ class Stopper:
             self._ov.stop(self._value)
 
     def _insist(self, due_ns: int) -> None:
-        """Raise in the main thread if no given value came in time; runs in another thread."""
+        """Raise in the main thread if no value is given in time; runs in another thread."""
         while (left_s := (due_ns - time.perf_counter_ns()) / 1e9 + GRACE_S) > 0:
             if self._over.wait(left_s):
                 return
@@ -85,8 +85,8 @@ class Stopper:
 
         main = threading.main_thread().ident or 0
         while not self._over.is_set() and not self._raised:
-            # From this look to the raise takes some microseconds, and a thread keeps the
-            # interpreter for 5 ms: the main thread stays there.
+            # The main thread does not leave this frame before the exception is set: that takes some
+            # microseconds, and a thread keeps the interpreter for 5 ms.
             if interruptible(sys._current_frames().get(main)):
                 self._raised = True
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(main), py_object(StopProgram))
@@ -95,12 +95,12 @@ class Stopper:
 
 
 def interruptible(frame: FrameType | None) -> bool:
-    """Whether an exception may be raised in a thread at this frame: in the program, not in voirkit
-    or a destructor.
+    """True if an exception may be raised in a thread at this frame: it runs the program, not
+    voirkit or a destructor.
 
-    What a destructor raises is swallowed by python, and voirkit may hold a lock or be writing a
-    file. Nor while the thread fetches a descriptor (a loader's tensor) from another process, which
-    takes under a millisecond.
+    Python ignores exceptions of a destructor, and voirkit may hold a lock or be writing a file.
+    Also False while the thread fetches a file descriptor (of a loader's tensor) from another
+    process, which takes less than a millisecond.
     """
     innermost: str | None = None
     while frame is not None:
@@ -108,7 +108,7 @@ def interruptible(frame: FrameType | None) -> bool:
         if frame.f_code.co_name == "__del__" or name == _HANDSHAKE:
             return False
         module = name.partition(".")[0]
-        # a library's innermost frames belong to who called it
+        # frames of the standard library count as part of their caller
         if innermost is None and module not in sys.stdlib_module_names:
             innermost = module
         frame = frame.f_back
@@ -123,17 +123,17 @@ def early_stop(
     task: object = None,
     signal: type[BaseException] | str = StopProgram,
 ) -> Iterator[PhaseWithPriority]:
-    """Stop the program when the key is given for the time after the n-th, so that the n-th is
-    worked on to its end.
+    """Stop the program when the key is given for the (n+1)-th time, so that the work on the n-th
+    value is finished.
 
     Args:
         key: The key to count.
-        n: How many are let through.
+        n: Number of events that are let through.
         task: Count only events with this ``task``.
-        signal: The exception to end with; or a string, which is logged as ``{"$event": signal}``
-            and ends nothing.
+        signal: The exception to end with. If it is a string, it is logged as ``{"$event":
+            signal}``, and nothing ends.
 
-    Each of the n gives ``progress=(i, n)`` with ``task="early_stop"``.
+    Each of the first n events gives ``progress=(i, n)`` with ``task="early_stop"``.
     """
     yield ov.phases.init(priority=0)
     stopper = Stopper(ov)
@@ -158,7 +158,7 @@ def early_stop(
 
     ov.given.subscribe(count)
     try:
-        # before those who still give values when the script has ended
+        # before the instruments that still give values when the script has ended
         yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
@@ -166,7 +166,8 @@ def early_stop(
 
 @instrument_definition
 def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
-    """Stop when one task has given n rates; switches ``train_rate`` on if no rate was requested."""
+    """Stop when one task has given n rates. If no option for a rate is set, switch ``train_rate``
+    on."""
     from voirkit_instruments.rates.record import NO_STEP, train_rate
 
     flags = [flag for flag in RATES if getattr(ov.options, flag, False)]
@@ -183,7 +184,7 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
                 series = (key, event.get("task"))
                 n_rates[series] = n_rates.get(series, 0) + 1
                 if n_rates[series] == n:
-                    stopper.after(0)  # at the next event, so that all have seen this one
+                    stopper.after(0)  # at the next event: all subscribers must see this one first
 
     ov.given.subscribe(count)
     try:
@@ -200,7 +201,7 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
 
 @instrument_definition
 def stop_after_time(ov: Overseer, seconds: float) -> Iterator[PhaseWithPriority]:
-    """Stop when the script has run that many seconds, from when it has been loaded."""
+    """Stop when the script has run for ``seconds``, counted from when it was loaded."""
     stopper = Stopper(ov)
     yield ov.phases.load_script(priority=-1000)
     stopper.after(seconds)
@@ -215,7 +216,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
         ov.argparser.value(ov.options, "--what-if")
         or ov.argparser.value(ov.options, "--what-if-setting") is not None
     ):
-        return  # which counts steps: runs that are cut by time cannot be compared by their time
+        # --what-if counts steps itself: the times of runs that are cut off by time cannot be
+        # compared
+        return
     if options["stop"] is not None:
         ov.require(stop_after_rates(options["stop"]))
     if options["stop_after"] is not None:

@@ -1,7 +1,7 @@
 """``--github-summary``: the report as Markdown in the summary of a GitHub Actions job.
 
-It is appended when the record of the run is complete, also where the script or a check has failed.
-The Markdown is made by another process, as a run's table is.
+The report is appended when the record of the run is complete, even if the script or a check has
+failed. Another process renders the Markdown, as it does the table that a run prints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ INSTRUMENT = Instrument(
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> None:
-    """Append it at the end of the run; of several ranks the first does."""
+    """Append the report at the end of the run; if there are several ranks, only rank 0 does."""
     from voirkit.runs.manifest import rank_and_world_size
 
     if rank_and_world_size()[0] == 0:

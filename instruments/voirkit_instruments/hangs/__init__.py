@@ -1,5 +1,5 @@
-"""``--hang`` (on by default): what each rank does when no step ends any more, and which rank has
-died."""
+"""``--hang`` (on by default): reports what each rank does when steps no longer end, and which rank
+has died."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
     from voirkit_instruments.hangs.record import Watcher
 
-FOLDER = "hangs"  # of a run directory
-# in it, while the run hangs: made by the process that has noticed first, which speaks for all
+FOLDER = "hangs"  # subfolder of a run directory
+# a file in that folder that exists while the run hangs, made by the first process that noticed: it
+# alone warns the user
 OPEN = "open"
 LEAST_S = 60.0
 
 
 def limit(text: str) -> float:
-    """The seconds without a step that are a hang; 0 for none."""
+    """Return the number of seconds without a step that counts as a hang; 0 switches detection
+    off."""
     return 0.0 if text.strip() in ("0", "0s") else duration(text)
 
 
@@ -55,17 +57,17 @@ INSTRUMENT = Instrument(
     evidence={"hang": "voirkit_instruments.hangs.analyse:evidence"},
     leads=True,
     folders=(FOLDER,),
-    priority=-1,  # behind the steps instrument
+    priority=-1,  # after the steps instrument
 )
 
 
 class Watch:
-    """The watching of this process: nothing until it has imported torch.
+    """Hang detection in this process. It begins when the process imports torch.
 
     Args:
-        least_s: So long without a step is a hang.
-        ov: The overseer, or what stands for it in a process that the program has started.
-        is_child: True if this is such a process.
+        least_s: The least number of seconds without a step that counts as a hang.
+        ov: The overseer, or its stand-in in a process that the program has started.
+        is_child: True if the program has started this process.
     """
 
     def __init__(self, least_s: float, ov: Overseer | ChildProcess, is_child: bool = False) -> None:
@@ -87,18 +89,19 @@ class Watch:
             report = getattr(self._ov, "say", warn)
             self._watcher = Watcher(self.least_s, warn, report, self._is_child)
             self._watcher.start()
-        except Exception as exc:  # the program is importing torch: this must not come out there
+        except Exception as exc:  # within the program's import of torch: must not raise
             self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
 
     def _offer(self) -> dict[str, Any] | None:
-        """The settings for a process that is started from here; one that loads data is not
-        watched."""
+        """Return the settings for a process that is started from here; None for a data loader
+        worker, which is not watched."""
         from voirkit_instruments.identity import is_starting_worker
 
         return None if is_starting_worker() else {"least_s": self.least_s}
 
     def end(self, exc: BaseException | None) -> None:
-        """The program has ended, by what it raised or normally."""
+        """Stop watching, as the program has ended; ``exc`` is the exception that ended it, or
+        None."""
         self._is_over = True
         if self._watcher is not None:
             self._watcher.stop(ending(exc))
@@ -129,7 +132,8 @@ def watch_run(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | Phas
 
 
 def ending(exc: BaseException | None) -> dict[str, Any]:
-    """The end of a program, by what it raised: ``how``, ``exit_code`` and ``error``."""
+    """Return how a program ended: ``how``, ``exit_code`` and ``error``. ``exc`` is the exception
+    that ended it, or None."""
     if exc is None:
         return {"how": "normal", "exit_code": 0, "error": None}
     if isinstance(exc, SystemExit):
@@ -145,7 +149,7 @@ def ending(exc: BaseException | None) -> dict[str, Any]:
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
-    """Watch such a process too: called in it."""
+    """Watch a process that multiprocessing has started. Called in that process."""
     from voirkit.processes.children import this_process
 
     if not inherit.is_watched(_START_IN_CHILD):

@@ -1,8 +1,8 @@
-"""Hangs and ends of ranks, in words: who waits where and who does not, from the files that each
-rank has left; and how reports show them.
+"""Descriptions of hangs and of how ranks ended, from the files that the ranks wrote, and the report
+section on them.
 
-Pure functions over these documents. A rank that hangs loads this module too: it imports nothing but
-the standard library.
+The functions are pure functions over the documents in these files. A rank that hangs loads this
+module too, so it imports only the standard library and light modules of voirkit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 Document = Mapping[str, Any]
-_SLACK_NS = 5_000_000_000  # between the clocks of hosts, and from one look of a rank to the next
-_RIGHT_AFTER_NS = 1_000_000_000  # after what hung has gone on: it went on only to end
-_MOST_FRAMES = 40  # of a stack
-_MOST_END_LINES = 8  # ways in which ranks ended
+# tolerance for differences between host clocks and for the time between two checks of a rank
+_SLACK_NS = 5_000_000_000
+_RIGHT_AFTER_NS = 1_000_000_000  # a process that ends this soon after its hang went on only to end
+_MOST_FRAMES = 40  # most frames of a stack
+_MOST_END_LINES = 8  # most lines on how ranks ended
 _BUSY = 0.2
 # messages of gloo and NCCL about a rank that is gone
 _PEER_IS_GONE = re.compile(
@@ -56,9 +57,9 @@ _DOES = {
 
 
 def documents(path: str) -> list[dict[str, Any]]:
-    """The documents that the processes of a run have written, by rank. ``seen_time_ns`` is when
-    each last showed life, ``exit_code`` what its parent learnt of its end (None where that was no
-    process of the run)."""
+    """Return the documents that the processes of a run have written, sorted by rank.
+    ``seen_time_ns`` is when a process last showed life. ``exit_code`` is the exit code that its
+    parent saw; None if the parent is no process of the run."""
     folder = os.path.join(path, FOLDER)
     try:
         names = sorted(os.listdir(folder))
@@ -91,7 +92,7 @@ def _modified_ns(file: str) -> int:
 
 
 def phases_of(frames: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The phases that a stack is in, innermost first, each once."""
+    """Return the phases that a stack is in, innermost first, each once."""
     phases: list[str] = []
     for frame in reversed(frames):
         phase = phase_of_function(str(frame["file"]), str(frame["function"]))
@@ -105,27 +106,27 @@ def _slashed_path(frame: Mapping[str, Any]) -> str:
 
 
 def own_frame(frames: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The innermost frame that is the script's own code, or the innermost of all; None of an empty
-    stack."""
+    """Return the innermost frame of the script's own code, or of the whole stack if the script has
+    no frame on it; None for an empty stack."""
     script_frames = [frame for frame in frames if frame["own"]]
     candidates = script_frames or frames
     return candidates[-1] if candidates else None
 
 
 def place_of(frame: Mapping[str, Any]) -> str:
-    """``train.py:88``."""
+    """Return the file and line of a frame: ``train.py:88``."""
     return f"{os.path.basename(str(frame['file']))}:{frame['line']}"
 
 
 def named(frame: Mapping[str, Any]) -> str:
-    """``evaluate(), train.py:88``."""
+    """Return the function, file and line of a frame: ``evaluate(), train.py:88``."""
     name = str(frame["function"]).replace("<locals>.", "")
     return place_of(frame) if name == "<module>" else f"{name}(), {place_of(frame)}"
 
 
 def doing(state: Mapping[str, Any]) -> str:
-    """The activity of a thread or process, by what the system knows of it: ``reading /data/x``;
-    empty where it does not."""
+    """Return what a thread or process is doing, as far as the kernel knows: ``reading /data/x``;
+    empty if the kernel does not know."""
     if (state.get("busy") or 0.0) > _BUSY:
         return "computing"
     text = _DOES.get(state.get("call") or "", "")
@@ -133,7 +134,7 @@ def doing(state: Mapping[str, Any]) -> str:
 
 
 def shape_of(pending: Mapping[str, Any]) -> str:
-    """``[10] Float``: the inputs of a collective."""
+    """Return the inputs of a collective in words: ``[10] Float``."""
     sizes = pending.get("sizes") or []
     dtypes = [*(pending.get("dtypes") or []), *[""] * len(sizes)]
     inputs = [f"{size} {dtype}".strip() for size, dtype in zip(sizes, dtypes, strict=False)]
@@ -142,9 +143,12 @@ def shape_of(pending: Mapping[str, Any]) -> str:
 
 
 def describe(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a process when it or another hung, for a sentence and a table. Returns ``verb``
-    and ``what`` of a sentence (``waits`` ``in all_reduce 41 (backward), train.py:30``), ``waits``
-    (True if it waits for other ranks), ``phase``, ``where``, ``doing`` and ``collective``."""
+    """Describe the state of a process during a hang, for a sentence and a table.
+
+    Returns ``verb`` and ``what`` for the sentence (``waits`` and ``in all_reduce 41 (backward),
+    train.py:30``), ``waits`` (True if the process waits for other ranks), ``phase``, ``where``,
+    ``doing`` and ``collective``.
+    """
     main = _main_thread(state)
     frames = main["frames"]
     phases = phases_of(frames)
@@ -185,7 +189,8 @@ def describe(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_in_collective(innermost: str | None, group: Mapping[str, Any] | None) -> bool:
-    """True if a thread waits for other ranks: a phase hides a collective that torch runs in it."""
+    """True if a thread waits for other ranks. Its innermost phase need not be communication: torch
+    also runs collectives within other phases, such as backward."""
     return innermost == "communication" or (innermost is not None and group is not None)
 
 
@@ -194,8 +199,8 @@ def _collective_words(
     phases: Sequence[str],
     frames: Sequence[Mapping[str, Any]],
 ) -> str:
-    """``all_reduce 41 of tensor_parallel (backward)``: the first pending collective of a group, or
-    by the stack the function that was called."""
+    """Name the collective that a process waits in: ``all_reduce 41 of tensor_parallel (backward)``.
+    It is the first pending collective of the group; without a group, the function on the stack."""
     if group is None:
         words = _collective_function(frames)
     else:
@@ -221,7 +226,7 @@ def _prefixed(prefix: str, text: str) -> str:
 
 
 def _longest_waiting(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The group whose collective has been pending for the longest time."""
+    """Return the group whose collective has been pending for the longest time."""
     waiting = [group for group in groups if group["pending"]]
     return min(
         waiting,
@@ -231,7 +236,8 @@ def _longest_waiting(groups: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] |
 
 
 def _collective_function(frames: Sequence[Mapping[str, Any]]) -> str:
-    """The outermost function of ``torch.distributed`` on a stack, without its decorators."""
+    """Return the outermost function of ``torch.distributed`` on a stack, skipping wrappers of
+    decorators."""
     inner = [
         str(frame["function"]) for frame in frames if "torch/distributed/" in _slashed_path(frame)
     ]
@@ -271,7 +277,7 @@ def _joined(words: Sequence[str], most: int = 4) -> str:
 
 
 def ended_text(document: Document) -> str:
-    """The end of a process in words: ``ended by an exception (ValueError: no)``."""
+    """Return how a process ended, in words: ``ended by an exception (ValueError: no)``."""
     ended = document.get("ended")
     if ended is None:
         code = document.get("exit_code")
@@ -289,9 +295,12 @@ _PLURAL = {"waits": "wait", "is": "are", "has": "have"}
 
 
 def sentence(rows: Sequence[Mapping[str, Any]]) -> str:
-    """``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in evaluate(),
-    train.py:88, reading /data/x``. ``rows``: ``rank`` (None of a process without others), ``verb``
-    and ``what`` of each, in the order of the sentence."""
+    """Join the descriptions of ranks into one sentence.
+
+    The result is like ``ranks 0 and 2 wait in all_reduce 41 (backward), train.py:30; rank 1 is in
+    evaluate(), train.py:88, reading /data/x``. Each of ``rows`` has ``rank`` (None if the run has
+    only one process), ``verb`` and ``what``. The sentence keeps their order.
+    """
     ranks_by_words: dict[tuple[str, str], list[int | None]] = {}
     for row in rows:
         ranks_by_words.setdefault((row["verb"], row["what"]), []).append(row["rank"])
@@ -314,9 +323,12 @@ _STATE_ORDER = ("hung", "going on", "silent", "died", "ended", "unknown")
 def rows_of(
     processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], until_ns: int
 ) -> list[dict[str, Any]]:
-    """The rows of ranks in a hang: those that wait for others first, then the others, then those
-    that are gone. ``states``: what ranks have written of the hang, by place in ``processes``;
-    ``until_ns``: when it was over, or now."""
+    """Return a row for each rank in a hang: first ranks that wait for others, last ranks that have
+    died, ended or are unknown.
+
+    ``states`` holds what each process wrote about the hang, by its index in ``processes``.
+    ``until_ns`` is when the hang was over, or now.
+    """
     ranks = {document["rank"] for document in processes}
     world_size = max((document["world_size"] for document in processes), default=1)
     is_alone = len(ranks) < 2 and world_size < 2
@@ -326,7 +338,7 @@ def rows_of(
         if state is not None:
             words = {**describe(state), "state": "hung" if state["hangs"] else "going on"}
         elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, processes):
-            continue  # of another start of the ranks
+            continue  # belongs to another start of the ranks
         else:
             words = _describe_without_state(document, until_ns)
         identity = {
@@ -348,7 +360,7 @@ def _row_order(row: Mapping[str, Any]) -> tuple[bool, int, int]:
 
 
 def _describe_without_state(document: Document, until_ns: int) -> dict[str, Any]:
-    """The words for a process that has written nothing of a hang."""
+    """Describe a process that has written nothing about a hang."""
     ended = document.get("ended")
     if ended is not None and ended["time_ns"] < until_ns:
         ago_s = max(until_ns - ended["time_ns"], 0) / 1e9
@@ -362,7 +374,8 @@ def _describe_without_state(document: Document, until_ns: int) -> dict[str, Any]
 
 
 def _is_followed(document: Document, processes: Sequence[Document]) -> bool:
-    """True if the ranks were started again after it; torchrun starts all of them."""
+    """True if the ranks were started again after this process began; torchrun always restarts all
+    ranks."""
     restart = document.get("restart", 0)
     return any(other.get("restart", 0) > restart for other in processes)
 
@@ -379,7 +392,8 @@ def _is_alive(document: Document) -> bool:
 def differences(
     processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]]
 ) -> list[str]:
-    """The collectives that the ranks of a group did not all call, a sentence each."""
+    """Return a sentence for each difference between the collectives that the ranks of a group have
+    called."""
     groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for number, state in states.items():
         rank = processes[number]["rank"]
@@ -391,7 +405,7 @@ def differences(
 
 def _differences_in_group(by_rank: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     calls = {}
-    last_of_others = {}  # the last collective of ranks that have called no other
+    last_of_others = {}  # by rank, the last collective of ranks with none pending
     for rank, group in sorted(by_rank.items()):
         if group["pending"]:
             pending = group["pending"][0]
@@ -411,13 +425,13 @@ def _differences_in_group(by_rank: Mapping[int, Mapping[str, Any]]) -> Iterator[
             yield f"{name} {seq} has not been called by {_joined(ranks)}."
 
 
-# (place of a process, what it has written of one hang)
+# (index of a process, what it has written about one hang)
 _NumberedState = tuple[int, Mapping[str, Any]]
 
 
 def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The hangs of a run, by its processes: what those of one start of the ranks wrote of the same
-    moments is one hang."""
+    """Return the hangs of a run. Everything that processes of the same start of the ranks wrote at
+    about the same time belongs to one hang."""
     hangs = []
     for restart in sorted({document.get("restart", 0) for document in processes}):
         started = [document for document in processes if document.get("restart", 0) == restart]
@@ -429,7 +443,7 @@ def hangs_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
 
 
 def _states_by_hang(processes: Sequence[Document]) -> list[list[_NumberedState]]:
-    """All states that processes have written, in groups of the same moments."""
+    """Return all states that processes have written, grouped by time: each group is one hang."""
     numbered = [
         (number, state) for number, document in enumerate(processes) for state in document["hangs"]
     ]
@@ -443,7 +457,7 @@ def _states_by_hang(processes: Sequence[Document]) -> list[list[_NumberedState]]
 
 
 def _over_ns(states: Iterable[Mapping[str, Any]]) -> int | None:
-    """The moment at which all that hung had gone on; None: some never did."""
+    """Return when the last hung process made progress again; None if one never did."""
     over_ns: list[int | None] = [state["over_time_ns"] for state in states if state["hangs"]]
     known_ns = [moment_ns for moment_ns in over_ns if moment_ns is not None]
     return max(known_ns) if known_ns and len(known_ns) == len(over_ns) else None
@@ -469,7 +483,7 @@ def _hang(
     over_ns = _over_ns(hung)
     until_ns = over_ns or max(map(_last_seen_ns, hung))
     lasted_s = None if over_ns is None else (over_ns - since_ns) / 1e9
-    # of each process one state, that of its hang if it hung
+    # one state for each process: the state of its own hang if it hung
     latest = dict(sorted(states, key=lambda pair: (pair[1]["hangs"], pair[0])))
     rows = rows_of(processes, latest, over_ns or max(time.time_ns(), noticed_ns))
     lasts_to_end = over_ns is None or _ended_right_after(processes, latest, over_ns)
@@ -502,7 +516,8 @@ def _last_seen_ns(state: Mapping[str, Any]) -> int:
 def _ended_right_after(
     processes: Sequence[Document], states: Mapping[int, Mapping[str, Any]], over_ns: int
 ) -> bool:
-    """True if what hung went on only to end: by Ctrl-C, or a collective that timed out."""
+    """True if each hung process made progress only to end: by Ctrl-C, or after a collective timed
+    out."""
     for number, state in states.items():
         if not state["hangs"]:
             continue
@@ -517,7 +532,8 @@ def _ended_right_after(
 def _with_evidence(
     row: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """A row of ``rows_of`` with all that its process has written, instead of its place ``n``."""
+    """Return a row of ``rows_of`` with the stacks, workers and collectives of its process, without
+    the index ``n``."""
     full = {key: value for key, value in row.items() if key != "n"}
     state = states.get(row["n"])
     if state is not None:
@@ -527,9 +543,11 @@ def _with_evidence(
 
 
 def ends_of(processes: Sequence[Document]) -> list[dict[str, Any]]:
-    """The ends of the processes of several ranks, if one did not end normally or died; empty while
-    all go on. Those that ended by themselves come first, then those that a signal may have ended,
-    then those that ended because another was gone."""
+    """Return how the processes of several ranks ended; empty if none ended abnormally.
+
+    Processes that ended by themselves come first, then those that a signal may have ended, then
+    those that ended because another rank was gone. Those that ended normally come last.
+    """
     ranks = [document for document in processes if document["world_size"] > 1]
     last = [document for document in ranks if not _is_followed(document, processes)]
     ended = [document for document in last if not _is_alive(document)]
@@ -562,23 +580,24 @@ def _end_order(end: Mapping[str, Any]) -> tuple[bool, bool, bool, int]:
 
 
 def _is_first(end: Mapping[str, Any]) -> bool:
-    """True if a rank is known to have ended by itself. Where a signal may have ended it that nobody
-    has seen, it is not."""
+    """True if a rank is known to have ended by itself; False also if an unobserved signal may have
+    ended it."""
     if end["how"] not in ("exception", "exit", "died") or end["exit_code"] is None:
         return False
     return not is_consequence(end)
 
 
 def is_consequence(end: Mapping[str, Any]) -> bool:
-    """True if a rank ended because another was gone, or by SIGTERM, which launchers send to all
-    that are left."""
+    """True if a rank ended because another rank was gone, or by SIGTERM, which launchers send to
+    all remaining ranks."""
     if _PEER_IS_GONE.search(end["error"] or ""):
         return True
     return bool(end["exit_code"] == -signal.SIGTERM)
 
 
 def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The ends of ranks, a line for each way; in their order."""
+    """Return the ends of ranks as lines, one for each way in which ranks ended, in the given
+    order."""
     by_text: dict[str, list[Mapping[str, Any]]] = {}
     for end in ends:
         by_text.setdefault(end["what"], []).append(end)
@@ -586,7 +605,8 @@ def end_lines(ends: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _end_line(text: str, ends: Sequence[Mapping[str, Any]]) -> str:
-    """The line for ranks that ended in the same way, which ``text`` says of one."""
+    """Return the line for ranks that ended in the same way; ``text`` describes it for a single
+    rank."""
     ranks = [str(end["rank"]) for end in ends]
     if len(ranks) == 1:
         line = f"rank {ranks[0]} {text}"
@@ -608,33 +628,33 @@ def _clock(time_ns: int) -> str:
 
 
 def capitalized(text: str) -> str:
-    """A line as the beginning of a sentence."""
+    """Return a line with its first letter in upper case."""
     return text[:1].upper() + text[1:]
 
 
 def longest(hangs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The hang that lasted longest."""
+    """Return the hang that lasted longest."""
     return max(hangs, key=lasted_s)
 
 
 def lasted_s(hang: Mapping[str, Any]) -> float:
-    """The seconds for which a hang lasted, or has been seen."""
+    """Return how many seconds a hang lasted, or had lasted when it was last seen."""
     return float(hang["until_time_ns"] - hang["since_time_ns"]) / 1e9
 
 
 def went_on(hang: Mapping[str, Any]) -> bool:
-    """True if steps ended again after a hang."""
+    """True if the run took steps again after a hang."""
     return hang["lasted_s"] is not None and not hang["until_end"] and not hang["until_restart"]
 
 
 def newest_line(path: str) -> str:
-    """The last hang of a run, in a line for the user; empty without one."""
+    """Return the last hang of a run as a line for the user; empty if the run has no hang."""
     hangs = hangs_of(documents(path))
     return line_of(hangs[-1]) if hangs else ""
 
 
 def line_of(hang: Mapping[str, Any]) -> str:
-    """A hang in a line."""
+    """Return a hang as one line."""
     if went_on(hang):
         return (
             f"no step ended for {duration(hang['lasted_s'])}, then the run went on:"
@@ -652,7 +672,8 @@ def line_of(hang: Mapping[str, Any]) -> str:
 
 
 def live_lines(path: str) -> list[str]:
-    """The warnings of ``voirkit watch``: a hang that is not over, or ranks that have died."""
+    """Return the warnings of ``voirkit watch``: of a hang that is not over, otherwise of ranks that
+    have died or raised an exception."""
     processes = documents(path)
     hangs = hangs_of(processes)
     if hangs and hangs[-1]["over_time_ns"] is None:
@@ -666,7 +687,8 @@ def live_lines(path: str) -> list[str]:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``hangs`` of a summary: ``hangs`` and ``ends``; None where nothing hung and no rank died."""
+    """Return the ``hangs`` part of a summary, with ``hangs`` and ``ends``; None if nothing hung and
+    no rank died."""
     processes = [document for run in runs for document in _seen_by_records(run)]
     hangs = hangs_of(processes)
     steps = {rank.rank: len(rank.steps.train) for rank in ranks}
@@ -675,7 +697,7 @@ def summarise(
 
 
 def evidence(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
-    """Each hang, from the last progress to when it was over, or was last seen."""
+    """Yield each hang, from the last progress until it was over or last seen."""
     from voirkit.analysis.verdict.evidence import Evidence
 
     for hang in part["hangs"]:
@@ -687,8 +709,8 @@ def evidence(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidenc
 
 
 def _seen_by_records(run: Run) -> Iterator[dict[str, Any]]:
-    """The documents of a run, with ``seen_time_ns`` by what each process has recorded: files that
-    were copied have other times."""
+    """Yield the documents of a run, with ``seen_time_ns`` taken from what each process recorded:
+    the modification times of copied files are wrong."""
     last_ns: dict[tuple[str, int], int] = {}
     for _, host, pid, _, tally in run.tallies():
         last_ns[host, pid] = max(tally.end_ns, last_ns.get((host, pid), 0))
@@ -703,8 +725,12 @@ def _seen_by_records(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """Each hang in a line, a row for each rank, and all stacks; then how the ranks ended, the first
-    to end first. The longest hang stands in a sentence of a finding: here it has a short line."""
+    """Yield the section on hangs and ends of ranks.
+
+    Each hang has a line, a row for each rank, and all stacks. The ends of ranks follow, in the
+    order of ``ends_of``. The longest hang has only a short line here, because a finding describes
+    it.
+    """
     from voirkit.report.sections import Section, Text
 
     hangs = part["hangs"]
@@ -727,7 +753,7 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
 
 
 def _states(hang: Mapping[str, Any]) -> Iterator[Block]:
-    """A row for each rank, and its stacks."""
+    """Yield a table with a row for each rank, and the stacks of each rank."""
     from voirkit.report.sections import Column, Details, Table, Text
 
     heads = (

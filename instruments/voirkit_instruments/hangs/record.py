@@ -1,24 +1,25 @@
-"""Watches from a thread of its own whether the program goes on, and writes what its threads,
-workers and collectives do when it does not.
+"""Detects from a thread of its own when the program makes no progress, and then writes what its
+threads, workers and collectives do.
 
-What the steps instrument records is what tells: nothing is added to a step. The thread looks twelve
-times within the limit, at least every five seconds; a look takes 0.04 ms of processor time while
-nothing is recorded, 0.6 ms after 100,000 records (measured, Python 3.11): at most 0.01 % of a core.
+Progress is read from the records of the steps instrument, so nothing is added to a step. The thread
+checks twelve times within the limit, and at least every five seconds. A check takes 0.04 ms of CPU
+time while nothing is recorded, and 0.6 ms after 100,000 records (measured, Python 3.11): at most
+0.01 % of a core.
 
-A thread, since only Python itself knows its stacks and torch's flight recorder, and nothing that is
-asked from outside or by a signal gets an answer from a main thread that waits in C. It is none of
+A thread is needed because only Python itself knows its stacks and torch's flight recorder. A main
+thread that waits in C answers neither signals nor requests from outside. The thread is not one of
 ``threading``'s, blocks all signals, and is **ended before each fork and started again after it**
-(0.1 to 0.2 ms, measured): Python 3.12 and later count the threads of the system in between and warn
-of a fork beside one, and a child inherits no lock from it. C's watchdog of ``faulthandler`` would
-be counted as well, there is one of it for program and tools together, and it keeps a descriptor
-that the program may close. While C code holds the GIL nothing can be written; the others' files
-tell.
+(0.1 to 0.2 ms, measured). Otherwise Python 3.12 and later, which count the operating system's
+threads at a fork, would warn, and a child could inherit a lock that the thread holds. The C
+watchdog of ``faulthandler`` is no alternative. It would be counted as well, there is only one for
+the program and all tools, and it keeps a file descriptor that the program may close. While C code
+holds the GIL nothing can be written: then only the files of the other ranks show the hang.
 
-Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, in one step each time: one of
-several ranks when it begins, any when it hangs, at each look while it does, when it goes on, or
-ends. Its time of modification is when the process last showed life, which is how the ranks know of
-each other. A process that has started others by multiprocessing writes how they ended into a second
-one.
+Each process writes one file, ``hangs/<host>-r<rank>-<pid>.json``, atomically. With several ranks a
+process writes it when it begins; every process writes it when it hangs, at each check during a
+hang, when it goes on, and when it ends. The modification time of the file is when the process last
+showed life; the ranks read it to know of each other. A process that has started others by
+multiprocessing writes their exit codes into a second file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import re
 import sys
 import time
 
-# threading is imported where the program imports it
+# ``threading`` is not imported here: that is left to the program
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from collections import deque
 from itertools import pairwise
@@ -56,62 +57,66 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-STEPS = 20.0  # times the median step that are a hang
+STEPS = 20.0  # a hang is this many times the median step time
 _LOOPS = {
     ("dataloader", "iter"): True,
     ("dataloader", "fetch"): True,
     ("compute", "step"): True,
     ("dataloader", "end"): False,
 }
-# times the limit after which a process without a step hangs whatever other signs of life it gives
+# after this many times the limit without a step a process counts as hung, whatever other signs of
+# life it gives
 SIGNS = 4.0
-# The same before the first step, behind a loop, where a program may do anything, and while other
-# processes go on: ten minutes, after which NCCL gives up too.
+# The same before the first step, after a loop, where a program may do anything, and while other
+# processes make progress. With the default limit this is ten minutes, after which NCCL gives up
+# too.
 PATIENCE = 10.0
 _LOOKS_A_LIMIT = 12
-_SELDOM_S = 5.0  # between two looks at most
-# the same before it is known where to write: a rank that dies early has then written that it was
-# there
+_SELDOM_S = 5.0  # longest time between two checks
+# the same until it is known where to write: so a rank that dies early has already written its file
 _SOON_S = 0.5
-_MEDIAN_STEPS = 64  # steps that the median is of
-_NEWEST = 1024  # records of a segment that are looked at at once
-_ENDS_S = 1.0  # how long a fork waits for the thread
-# kinds of records; python collects garbage in any thread too
+_MEDIAN_STEPS = 64  # number of steps that the median is taken over
+_NEWEST = 1024  # most records of a segment that are read at once
+_ENDS_S = 1.0  # how long a fork waits for the thread to end
+# kinds of records that are no progress; nor is garbage collection, which any thread may run
 _NO_PROGRESS = ("counter", "mark", "meta")
 
 
 class Detector:
-    """Decides when a process hangs. Pure: all moments are seconds of one clock that only goes
-    forward. ``least_s``: so long without a step is a hang, or ``STEPS`` times the median step."""
+    """Detector that decides when a process hangs.
+
+    It is pure: all times are seconds of one monotonic clock. A hang is ``least_s`` seconds without
+    a step, or ``STEPS`` times the median step if that is longer.
+    """
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
         self._steps_s: deque[float] = deque(maxlen=_MEDIAN_STEPS)
         self._started_s: float | None = None
-        self._first_s = 0.0  # from the beginning to the end of the first step
+        self._first_s = 0.0  # from the first progress to the end of the first step
         self._seen_stacks: set[int] = set()
-        # when something of the training last ended; None while nothing is expected of the process
-        # yet
+        # when an operation of the training last ended; None until the process is expected to make
+        # progress
         self.progress_s: float | None = None
-        # when it last gave another sign of life: stacks that had not been seen since, a file read
-        # or written, a busy worker
+        # when the process last gave another sign of life: stacks not seen since the last progress,
+        # a file read or written, or a busy worker
         self.alive_s = 0.0
 
     @property
     def median_s(self) -> float | None:
-        """The median time of the last steps; None before there were two."""
+        """Median time of the last steps; None before the second step."""
         return sorted(self._steps_s)[len(self._steps_s) // 2] if self._steps_s else None
 
     @property
     def limit_s(self) -> float:
-        """So long without a step is a hang."""
+        """Number of seconds without a step that counts as a hang."""
         median_s = self.median_s
         by_steps_s = SIGNS * self._first_s if median_s is None else STEPS * median_s
         return max(self._least_s, by_steps_s)
 
     def on_progress(self, now_s: float, steps_s: Iterable[float] = ()) -> None:
-        """Something of the training has ended; ``steps_s`` is how long each step among it took, of
-        the first one nothing (0)."""
+        """Note that an operation of the training has ended. ``steps_s`` holds the durations of the
+        steps among these operations; 0 for the first step, whose duration is unknown."""
         if self._started_s is None:
             self._started_s = now_s
         steps_s = list(steps_s)
@@ -123,22 +128,27 @@ class Detector:
         self._seen_stacks.clear()
 
     def on_standstill(self, now_s: float, stacks: int, is_busy: bool) -> None:
-        """Nothing of the training has ended.
+        """Note that no operation of the training has ended since the last check.
 
         Args:
-            stacks: A hash of the functions that all threads are in. One that has not been seen is a
-                sign of life: a program that compiles is elsewhere at each look, one in a loop is
-                soon where it has been.
-            is_busy: True if it read or wrote files, or its workers computed or did.
+            now_s: The time now.
+            stacks: A hash of the functions that all threads are in. A new hash is a sign of life: a
+                program that compiles has new stacks at each check, while an endless loop soon
+                repeats its stacks.
+            is_busy: True if the process read or wrote files, or its workers computed, read or
+                wrote.
         """
         if stacks not in self._seen_stacks or is_busy:
             self._seen_stacks.add(stacks)
             self.alive_s = now_s
 
     def hangs(self, now_s: float, others_s: float = -1e9, is_behind: bool = False) -> bool:
-        """True if it hangs. ``others_s``: when another process of the run last showed life: who
-        waits for one that goes on does not hang; ``is_behind``: True if it has come to the end of a
-        loop over batches, and waits for no other."""
+        """True if the process hangs.
+
+        ``others_s`` is when another process of the run last showed life: a process that waits for
+        one that makes progress does not hang. ``is_behind`` is True if the process has left a loop
+        over batches and waits for no other process.
+        """
         if self.progress_s is None:
             return False
         limit_s = self.limit_s
@@ -153,12 +163,13 @@ class Detector:
 
 
 class Progress:
-    """The records of this process since the last reading, from its segments.
+    """Reader of the records that this process has written since the last reading, from its
+    segments.
 
     Args:
-        folder: Of the trace.
-        stems: What the names of its files look like.
-        kind: Of a name by its number: (category, name, kind).
+        folder: The folder of the trace.
+        stems: Pattern that the names of this process's segment files match.
+        kind: Returns (category, name, kind) for the number of a name.
     """
 
     def __init__(
@@ -169,12 +180,16 @@ class Progress:
         self._kind = kind
         self._next_record: dict[str, int] = {}  # by path
         self._last_step_ns = 0
-        # True if batches are asked for and steps taken; None before there were any
+        # True while batches are requested and steps taken, False after the loop; None before the
+        # first
         self.is_in_loop: bool | None = None
 
     def read(self) -> tuple[bool, list[float]]:
-        """(True if something has ended, the seconds from each optimizer step to the one before, 0
-        where that is not known). Raises OSError: the folder cannot be read."""
+        """Read the new records.
+
+        Returns (True if an operation has ended, the seconds between each optimizer step and the
+        step before, 0 where that is unknown). Raises OSError: the folder cannot be read.
+        """
         has_progress = False
         step_starts_ns = []
         latest_ns = 0
@@ -198,7 +213,7 @@ class Progress:
                     yield os.path.join(self._folder, name)
 
     def _step_times_s(self, starts_ns: list[int]) -> list[float]:
-        """The time from each step to the one before."""
+        """Return the seconds between each step and the step before; 0 where that is unknown."""
         if not starts_ns:
             return []
         before_ns = self._last_step_ns or starts_ns[0]
@@ -206,7 +221,8 @@ class Progress:
         return [(later - earlier) / 1e9 for earlier, later in pairwise([before_ns, *starts_ns])]
 
     def _new_records(self, path: str) -> list[tuple[int, int]]:
-        """(start, number of the name) of records that have come, of many the newest."""
+        """Return (start, number of the name) of the new records of a segment: of many only the
+        newest."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -215,14 +231,14 @@ class Progress:
             capacity = (os.fstat(file).st_size - layout.HEADER_BYTES) // layout.RECORD_BYTES
 
             def is_written(record: int) -> bool:
-                """True if the last four bytes of a record, its name, are not zero."""
+                """True if the last four bytes of a record, the number of its name, are not zero."""
                 last_bytes = _offset(record + 1) - 4
                 return record < capacity and any(os.pread(file, 4, last_bytes))
 
             first = self._next_record.get(path, 0)
             end = _end(is_written, first)
             if end - first > _NEWEST:
-                self._last_step_ns = 0  # what lies between is not known
+                self._last_step_ns = 0  # the records that are skipped may hold steps
                 first = end - _NEWEST
             self._next_record[path] = end
             data = os.pread(file, (end - first) * layout.RECORD_BYTES, _offset(first))
@@ -241,8 +257,8 @@ def _offset(record: int) -> int:
 
 
 def _end(is_written: Callable[[int], bool], first: int) -> int:
-    """Behind the last record that is written, of a file whose records are written in their order
-    from a known one on."""
+    """Return the index after the last written record of a segment. Records are written in order,
+    and those before ``first`` are known to be written."""
     if not is_written(first):
         return first
     step = 1
@@ -264,14 +280,14 @@ def _end(is_written: Callable[[int], bool], first: int) -> int:
 
 
 class Watcher:
-    """Watches this process.
+    """Thread that watches this process for hangs.
 
     Args:
         least_s: See ``Detector``.
-        warn: Takes the line for the user.
-        report: Takes the line that says that a hang is over.
-        is_child: True if the program has started this process: it is one of many kinds, and watched
-            once it is in a process group.
+        warn: Called with a line for the user about a hang.
+        report: Called with the line that says that a hang is over.
+        is_child: True if the program has started this process. As it may be for any purpose, it is
+            watched only once it is in a process group.
     """
 
     def __init__(
@@ -296,29 +312,29 @@ class Watcher:
         self._hang: dict[str, Any] | None = None
         self._speaks = False
         self._is_over = False
-        # the hang of another process that this one has written its state for
+        # the hang of another process for which this process has already written its state
         self._answered: object = None
         self._wake = allocate_lock()
         self._tid = 0
         self._wake.acquire()
         at_fork("instruments", before=self.before_fork, in_parent=self.after_fork)
 
-    # its life
+    # start and stop
 
     def start(self) -> None:
-        """Begin; again after a fork."""
+        """Start the thread; also after a fork."""
         if self._is_over or self._tid or self._pid != os.getpid():
             return
         self._tid = -1
         try:
             start_new_thread(self._run, ())
-        except RuntimeError as exc:  # the process may have no thread more
+        except RuntimeError as exc:  # the process may start no more threads
             self._tid = 0
             self._warn(f"--hang: the run is not watched ({exc}).")
 
     def stop(self, ended: Mapping[str, Any] | None = None) -> None:
-        """End the thread, and wait until the system has forgotten it. At the end of the program,
-        write how that ended."""
+        """End the thread, and wait until the kernel has removed it. If ``ended`` is given, the
+        program has ended: write how."""
         if self._pid != os.getpid():
             return
         if self._tid:
@@ -327,10 +343,10 @@ class Watcher:
             self._is_over = True
             self._end_hang()
             try:
-                self._set_up()  # it may have ended before there was a look
+                self._set_up()  # the program may have ended before the first check
                 self._write_exit_codes()
             except OSError:
-                pass  # the folder is gone, or full: what was written before is told
+                pass  # the folder is gone or the disk full: what was written before remains
             if self._document is not None:
                 self._document["ended"] = {**ended, "time_ns": time.time_ns()}
                 self._write()
@@ -348,12 +364,12 @@ class Watcher:
             self._wake.acquire(False)
 
     def _write_exit_codes(self) -> None:
-        """Write how the children of multiprocessing ended that a signal or ``os._exit`` ended: only
-        their parent learns it."""
+        """Write the exit codes of children of multiprocessing: only their parent learns whether a
+        signal or ``os._exit`` ended them."""
         codes = {}
         for child in list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())):
             process = child._popen
-            # the system is not asked
+            # only exit codes that multiprocessing already has are read: no ``waitpid`` here
             if process is not None and process.returncode:
                 codes[str(child.pid)] = process.returncode
         settings = recorder.inherited()
@@ -367,12 +383,12 @@ class Watcher:
             write_json(path, {"schema": 1, "host": host, "codes": codes})
 
     def before_fork(self) -> None:
-        """No thread is beside a fork."""
+        """End the thread, so that none runs during a fork."""
         self._was_running = bool(self._tid)
         self.stop()
 
     def after_fork(self) -> None:
-        """The parent goes on."""
+        """Start the thread again in the parent."""
         if self._was_running:
             self.start()
 
@@ -384,19 +400,19 @@ class Watcher:
             import signal
 
             if hasattr(signal, "pthread_sigmask"):
-                # they are the program's threads'
+                # signals are for the program's threads
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while not self._wake.acquire(timeout=self._pause_s()):
                 start_ns = time.thread_time_ns()
                 self._check()
                 recorder.timed(0, time.thread_time_ns() - start_ns, "instruments")
-        except Exception as exc:  # whatever the system shows: the program goes on
+        except Exception as exc:  # nothing that the system returns may stop the program
             self._is_over = True
             self._warn(f"--hang: the run is not watched any more ({type(exc).__name__}: {exc}).")
         finally:
             self._tid = 0
 
-    # a look
+    # a check
 
     def _pause_s(self) -> float:
         longest_s = _SELDOM_S if self._progress is not None else _SOON_S
@@ -426,8 +442,8 @@ class Watcher:
             self._answer(now_s)
 
     def _note_standstill(self, now_s: float) -> None:
-        """Have the detector know of other signs of life. The stacks go with this call: their frames
-        hold what the program may wait to see freed."""
+        """Pass other signs of life to the detector. The stacks are released when this call returns:
+        their frames hold objects that the program may wait to see freed."""
         stacks = all_stacks(self._main, get_ident())
         is_busy = self._activity.sample([tid for tid, _, _, _ in stacks if tid])
         self._detector.on_standstill(now_s, signature(stacks), is_busy)
@@ -436,7 +452,8 @@ class Watcher:
         return progress.is_in_loop is False and not self._is_in_collective()
 
     def _set_up(self) -> bool:
-        """True if it is known where to record to; it is when something has been recorded."""
+        """Set up reading and writing. True if it is known where to record, which is so once
+        something has been recorded."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if self._is_child and not (c10d is not None and c10d.is_initialized()):
             return False
@@ -462,7 +479,7 @@ class Watcher:
         os.makedirs(self._folder, exist_ok=True)
         hangs = self._document["hangs"] if self._document is not None else []
         if self._document is not None and os.path.exists(self._path):
-            os.unlink(self._path)  # it has learnt its rank
+            os.unlink(self._path)  # written before the process knew its rank
         self._path = os.path.join(
             self._folder, f"{host.replace('/', '_')}-r{rank}-{self._pid}.json"
         )
@@ -481,7 +498,7 @@ class Watcher:
         self._write()
 
     def _show_life(self, now_s: float) -> None:
-        """Have the time of the file say when the process was last alive."""
+        """Set the file's modification time to when the process was last alive."""
         detector = self._detector
         if self._document is None or detector.progress_s is None:
             return
@@ -490,10 +507,10 @@ class Watcher:
         try:
             os.utime(self._path, ns=(time_ns, time_ns - int((now_s - alive_s) * 1e9)))
         except OSError:
-            pass  # it is being replaced, or the folder is gone
+            pass  # the file is being replaced, or the folder is gone
 
     def _others_s(self, now: float) -> float:
-        """The moment at which another process of the run was last alive."""
+        """Return when another process of the run was last alive."""
         if self._document is None or self._document["world_size"] < 2:
             return -1e9
         latest = -1e9
@@ -513,18 +530,19 @@ class Watcher:
         self._answered = self._marker()
         self._write_state(now_s, hangs=True)
         if self._speaks:
-            if self._wake.acquire(timeout=2 * self._pause_s()):  # the others write what they do
-                self._wake.release()  # the program ends
+            # let the other ranks write their states
+            if self._wake.acquire(timeout=2 * self._pause_s()):
+                self._wake.release()  # the program ends: leave the wake-up for ``_run``
             from voirkit_instruments.hangs import analyse
 
             run = os.path.dirname(self._folder)
             self._warn(f"{analyse.newest_line(run)}  Stacks: {os.path.relpath(self._folder)}")
 
     def _claim(self) -> bool:
-        """True if this process has noticed first."""
+        """True if this process is the first to notice the hang."""
         path = os.path.join(self._folder, OPEN)
         if self._marker() is None and os.path.exists(path):
-            os.unlink(path)  # of ranks that were killed and started again
+            os.unlink(path)  # left by ranks that were killed and started again
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
         except FileExistsError:
@@ -532,7 +550,7 @@ class Watcher:
         return True
 
     def _answer(self, now: float) -> None:
-        """Another process hangs: write what this one does meanwhile."""
+        """Write what this process does while another process hangs."""
         if self._document is None:
             return
         marker = self._marker()
@@ -541,8 +559,8 @@ class Watcher:
             self._write_state(now, hangs=False)
 
     def _marker(self) -> object:
-        """The identity of the hang that is not over, if it began when this process was there; None
-        without."""
+        """Return the identity of the current hang if it began after this process; None without a
+        hang."""
         try:
             status = os.stat(os.path.join(self._folder, OPEN))
         except OSError:
@@ -552,7 +570,7 @@ class Watcher:
         return status.st_ino, status.st_mtime_ns
 
     def _write_state(self, now_s: float, hangs: bool) -> None:
-        """Write what this process does: first what Python knows, then torch's collectives, which
+        """Write what this process does: first threads and workers, then torch's collectives, which
         may take longer."""
         assert self._document is not None
         detector, shares = self._detector, self._activity.shares
@@ -569,14 +587,14 @@ class Watcher:
             "workers": describe_workers(shares),
             "collectives": None,
         }
-        del stacks  # the frames hold what the program may wait to see freed
+        del stacks  # the frames hold objects that the program may wait to see freed
         self._document["hangs"].append(state)
         if hangs:
             self._hang = state
         self._write()
         try:
             state["collectives"] = collectives()
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unknown version of torch
             state["collectives_error"] = f"{type(exc).__name__}: {text_of(str(exc))}"
         self._write()
 

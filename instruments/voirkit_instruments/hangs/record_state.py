@@ -1,5 +1,5 @@
-"""The state of this process's threads, workers and collectives at a moment: what Python, torch and
-the kernel say of them."""
+"""The state of this process's threads, workers and collectives at one moment, from Python, torch
+and the kernel."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
-_BUSY = 0.2  # share of a core from which on a child computes
+_BUSY = 0.2  # a child that uses more than this share of a core is computing
 _MOST_THREADS = 64
 _MOST_FRAMES = 64
 _MOST_WORKERS = 64
 _MOST_PENDING = 8
 
-# what the system knows of threads and processes: Linux, elsewhere nothing
+# the kernel's view of threads and processes; Linux only
 
-# Of x86_64 and aarch64.
+# The numbers of system calls, by machine and name.
 _NUMBERS = {
     "x86_64": {
         "read": (0, 17, 19),
@@ -66,9 +66,12 @@ _FILE_CALLS = ("read", "write", "fsync", "receive")
 
 
 def system_state(task: str, process: str) -> dict[str, Any]:
-    """The kernel's view of a thread: ``state`` (of ps), ``call`` that it is in, the ``file`` of it,
-    ``wchan``; None where it does not say. ``task``: its folder in ``/proc``; ``process``: that of
-    its process."""
+    """Return the kernel's view of a thread or process: ``state`` (as in ps), ``call`` (its system
+    call), ``file`` (the file of that call) and ``wchan``.
+
+    A value is None if the kernel does not show it. ``task`` is the folder of the thread or process
+    in ``/proc``; ``process`` is that of its process.
+    """
     stat = file_text(f"{task}/stat").rpartition(")")[2].split()
     words = file_text(f"{task}/syscall").split()
     call = _call_name(words)
@@ -88,7 +91,8 @@ def system_state(task: str, process: str) -> dict[str, Any]:
 
 
 def _call_name(words: list[str]) -> str | None:
-    """The system call of the words of ``/proc/.../syscall``: its number and arguments."""
+    """Return the name of the system call that the words of ``/proc/.../syscall`` (number and
+    arguments) describe; None if they describe none."""
     if len(words) < 2 or not words[0].isdigit():
         return None
     names = _CALLS.get(os.uname().machine if hasattr(os, "uname") else "", {})
@@ -96,13 +100,14 @@ def _call_name(words: list[str]) -> str | None:
 
 
 def ran_ns(task: str) -> int:
-    """The processor time of a thread."""
+    """Return the CPU time of a thread or process in nanoseconds."""
     words = file_text(f"{task}/schedstat").split()
     return int(words[0]) if words and words[0].isdigit() else 0
 
 
 def moved_bytes(task: str) -> int:
-    """The bytes of files and pipes that a thread or process has read and written."""
+    """Return the number of bytes that a thread or process has read from and written to files and
+    pipes."""
     counts = {}
     for line in file_text(f"{task}/io").splitlines():
         key, separator, value = line.partition(": ")
@@ -112,19 +117,23 @@ def moved_bytes(task: str) -> int:
 
 
 class Activity:
-    """The processor time of each thread and child, and what they have read and written, from one
-    look to the next."""
+    """CPU time, and bytes read and written, of each thread and child process between two
+    samples."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._sampled_ns = 0
-        # by folder in /proc: (processor time in ns, bytes read and written)
+        # by folder in /proc: (CPU time in ns, bytes read and written)
         self._totals: dict[str, tuple[int, int]] = {}
         self.shares: dict[str, float] = {}
 
     def sample(self, tasks: Iterable[int]) -> bool:
-        """Update ``shares`` of a core, by folder in ``/proc``; True if files were read or written,
-        or children computed. ``tasks``: native ids of the threads of Python."""
+        """Take a sample and update ``shares``: the share of a core that each thread and child used,
+        by folder in ``/proc``.
+
+        Returns True if files were read or written, or children computed. ``tasks`` are the native
+        ids of Python's threads.
+        """
         now_ns = time.perf_counter_ns()
         elapsed_ns = now_ns - self._sampled_ns
         is_busy = False
@@ -149,12 +158,12 @@ class Activity:
         return is_busy
 
 
-# what Python and torch know
+# the view of Python and torch
 
 
 def frames_of(frame: Any) -> list[dict[str, Any]]:
-    """A stack, outermost first, without voirkit's own frames: ``function``, ``file``, ``line``,
-    ``own`` (True of the script's own code)."""
+    """Return a stack as a list of frames, outermost first, without voirkit's own frames. Each frame
+    has ``function``, ``file``, ``line`` and ``own`` (True for the script's own code)."""
     frames: list[dict[str, Any]] = []
     while frame is not None and len(frames) < _MOST_FRAMES:
         code = frame.f_code
@@ -171,12 +180,13 @@ def frames_of(frame: Any) -> list[dict[str, Any]]:
             )
         frame = frame.f_back
     while frames and str(frames[-1]["file"]).startswith("<frozen "):
-        frames.pop()  # of runpy
+        frames.pop()  # frames of runpy
     return frames[::-1]
 
 
 def all_stacks(main: int, without: int) -> list[tuple[int, str, int, Any]]:
-    """(native id, name, identity, frame) of Python's threads, the main one first."""
+    """Return (native id, name, identity, frame) of each Python thread but ``without``, the main
+    thread first."""
     threads = getattr(sys.modules.get("threading"), "_active", {})
     stacks = []
     for ident, frame in sys._current_frames().items():
@@ -195,7 +205,7 @@ def all_stacks(main: int, without: int) -> list[tuple[int, str, int, Any]]:
 
 
 def signature(stacks: Iterable[tuple[int, str, int, Any]]) -> int:
-    """A hash of the functions that all threads are in, whatever their lines."""
+    """Return a hash of the functions that all threads are in, regardless of their current lines."""
     codes = []
     for _, _, ident, frame in stacks:
         codes.append(ident)
@@ -206,9 +216,11 @@ def signature(stacks: Iterable[tuple[int, str, int, Any]]) -> int:
 
 
 def collectives() -> list[dict[str, Any]] | None:
-    """Each group's last enqueued and completed collective, and those that are not complete, out of
-    torch's flight recorder. None where it has none. Checked with torch 2.15 and gloo; NCCL's
-    recorders are asked the same way."""
+    """Return, for each process group, the last enqueued and completed collective and the pending
+    ones, from torch's flight recorder; None if the recorder has nothing.
+
+    Checked with torch 2.15 and gloo; NCCL's recorders are read in the same way.
+    """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     core = getattr(sys.modules.get("torch._C"), "_distributed_c10d", None)
     core = core or sys.modules.get("torch._C._distributed_c10d")
@@ -220,13 +232,13 @@ def collectives() -> list[dict[str, Any]] | None:
     for dump in flight_recorders(core):
         try:
             groups += collectives_in(pickle.loads(dump()))
-        except (TypeError, KeyError):  # those of an older torch
+        except (TypeError, KeyError):  # the format of an older torch
             continue
     return groups or None
 
 
 def collectives_in(dumped: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The groups of a dump of the flight recorder."""
+    """Return the process groups in a dump of the flight recorder."""
     groups: dict[str, dict[str, Any]] = {}
     for key, status in (dumped.get("pg_status") or {}).items():
         row: dict[str, Any] = {"group": str(key), "name": ""}
@@ -249,7 +261,7 @@ def collectives_in(dumped: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ranks_by_name(dumped: Mapping[str, Any]) -> dict[str, str]:
-    """The ranks of each process group, by its name."""
+    """Return the ranks of each process group, by the name of the group."""
     ranks = {}
     for config in (dumped.get("pg_config") or {}).values():
         if isinstance(config, dict):
@@ -276,8 +288,8 @@ def _pending_collective(entry: Mapping[str, Any]) -> dict[str, Any]:
 def describe_threads(
     stacks: Iterable[tuple[int, str, int, Any]], main: int, shares: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """All threads of Python: ``name``, ``main``, ``frames``, ``busy`` (share of a core) and what
-    the system knows."""
+    """Describe all Python threads: ``name``, ``main``, ``frames``, ``busy`` (share of a core) and
+    the kernel's view."""
     process = f"/proc/{os.getpid()}"
     threads = []
     for tid, name, ident, frame in stacks:
@@ -297,8 +309,8 @@ def describe_threads(
 
 
 def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
-    """The processes below this one: ``pid``, ``name``, ``alive``, ``busy``, ``exit_code`` of a dead
-    one, and what the system knows."""
+    """Describe the child processes of this process: ``pid``, ``name``, ``alive``, ``busy``,
+    ``exit_code`` (of a dead child) and the kernel's view."""
     module = sys.modules.get("multiprocessing.process")
     children = {process.pid: process for process in list(getattr(module, "_children", ()))}
     pids = set(children_of(os.getpid()))
@@ -311,7 +323,7 @@ def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
         is_dead = state["state"] in ("Z", "X", None)
         if state["state"] is None and child is not None and child._popen is not None:
             name = child.name
-            # not asked of the system: whoever asks first gets it
+            # no ``waitpid`` here: only its first caller gets the exit code
             exit_code = child._popen.returncode
             busy = None
         elif children and child is None:
@@ -334,7 +346,8 @@ def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
 
 
 def _exit_code(folder: str) -> int:
-    """The exit code of a process that nobody has waited for yet, or the negative signal."""
+    """Return the exit code of a process that has not been waited for yet; if a signal ended it, the
+    negative number of the signal."""
     fields = file_text(f"{folder}/stat").rpartition(")")[2].split()
     status = int(fields[49]) if len(fields) > 49 else 0
     signal = status & 0x7F

@@ -21,7 +21,7 @@ _CALL_ALIKE = (
     "Have all ranks make the same collective calls in the same order: a branch around one is taken"
     " by all ranks or by none"
 )
-_IS_GONE = ("died", "ended", "unknown")  # states of a rank that has nothing to look at
+_IS_GONE = ("died", "ended", "unknown")  # states of a rank that has no stacks to look at
 _NEXT_BY_WAY = {
     "died": (
         "Look at the system's log: the kernel kills what takes too much memory (dmesg), a scheduler"
@@ -33,7 +33,7 @@ _NEXT_BY_WAY = {
 
 
 def findings(summary: Document) -> Iterator[Finding]:
-    """The longest hang, and the rank that ended by itself."""
+    """Yield findings on the longest hang, and on the rank that ended by itself."""
     part = summary.get("hangs") or {}
     if part.get("hangs"):
         yield _hang(longest(part["hangs"]))
@@ -57,10 +57,11 @@ def _hang(hang: Document) -> Finding:
 
 
 def _look_at(row: Document, others_wait: bool) -> str:
-    """The advice of where to look.
+    """Return advice on where to look.
 
     Args:
-        row: Of the first rank that does not wait for others, or of the first of all.
+        row: The row of the first rank that does not wait for others; if all wait, of the first
+            rank.
         others_wait: True if any rank waits for others.
     """
     rank = row.get("rank")

@@ -1,4 +1,4 @@
-"""``--loader``: every sample, transform, worker and wait of data loaders."""
+"""``--loader``: records every sample, transform, worker and wait of data loaders."""
 
 from __future__ import annotations
 

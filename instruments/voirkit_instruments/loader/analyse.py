@@ -1,9 +1,9 @@
-"""``loader`` of a summary for a run, or for the directories of its ranks: the figures of what all
-ranks know of its loaders (docs/pipeline.md).
+"""The ``loader`` section of a summary, for a run or for the directories of its ranks
+(docs/pipeline.md).
 
-A pipeline of pure functions: the records of one rank -> its batches (``analyse_records``) and
-operations -> what it knows of each loader, which adds up over ranks (``analyse_totals``) -> the
-figures of a summary, here.
+Pure functions compute it in three stages: from the records of one rank, its batches
+(``analyse_records``) and operations; from these, the totals of each loader, which add up over ranks
+(``analyse_totals``); from the totals, the figures of a summary (here).
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
 
 
 def loader_ranks(run: Run) -> list[int]:
-    """The ranks that have recorded their loaders."""
+    """Return the ranks that have recorded their loaders."""
     return sorted({rank for rank, _, _ in run.recorded(KIND)})
 
 
 def summarise_run(
     runs: Collection[Run], training: Collection[int] = (), only: int | None = None
 ) -> dict[str, Any] | None:
-    """The figures of a run's loaders; None if it was recorded without ``--loader``.
+    """Return the figures of a run's loaders; None if it was recorded without ``--loader``.
 
     Args:
         runs: The run, or the directories of its ranks.
-        training: Numbers of the loaders that are trained on.
-        only: Those of this rank alone.
+        training: Numbers of the loaders whose batches a model is trained on.
+        only: A rank; only its loaders are read.
     """
-    # in the first's are those that learnt their rank late
+    # processes that learnt their rank late have their records in the files of rank 0
     files = None if only is None else {only, 0}
     read = partial(_loader_totals, only)
     parts = [part for run in runs for part in run.map_ranks(read, files)]
@@ -78,10 +78,10 @@ def _loader_totals(only: int | None, run: Run) -> list[LoaderTotals]:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``loader`` of a summary; see ``voirkit.instrument.Instrument``."""
+    """Return the ``loader`` section of a summary; see ``voirkit.instrument.Instrument``."""
     recorded = summary.get("loader") or {}
     if recorded.get("operations") and summary.get("world_size") == 1 and len(runs) == 1:
-        # a run of one rank has worked it out at its end, and keeps it without its trace
+        # a run of one rank has computed it at its end, and keeps it without its trace
         return None
     training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
     from voirkit_instruments.syscalls.analyse import is_by_strace
@@ -95,19 +95,19 @@ def summarise(
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """The same of one rank; its loaders are taken for trained on."""
+    """Return the figures of one rank's loaders; which of them a model is trained on is unknown."""
     return summarise_run(runs, only=rank)
 
 
-_NAMED = 10  # samples that a summary names
-_EPOCHS = 32  # more are put together
-_FEW = 8  # fewer batches say nothing
-_MOST_RECORDING = 0.6  # of the time of a batch
-# the part that workers reach of the rate that is worked out; beyond, another thing limits them
+_NAMED = 10  # slowest samples that a summary lists
+_EPOCHS = 32  # rows; of more epochs, neighbouring ones share a row
+_FEW = 8  # fewer batches are too few for a measured value
+_MOST_RECORDING = 0.6  # largest share of a batch's time that counts as the cost of recording
+# limits of the ratio of reached to calculated rate; beyond them, something else limits the workers
 _LEAST_REACHED, _MOST_REACHED = 0.3, 1.5
 _EXACT = 0.1
 _LEVEL = {ITEM: "sample", COLLATE: "collate", OPERATION: "operation"}
-# the kind of cause of waiting, by level
+# kind of work that causes waiting, by level of its records
 _CAUSE = {
     OPERATION: "operations",
     **dict.fromkeys(READING, "dataset"),
@@ -120,13 +120,14 @@ ITEMS_PER_SECOND, BATCHES_PER_SECOND = "items/s", "batches/s"
 def summarise_loaders(
     loaders: Sequence[LoaderTotals], training: Collection[int], cpus: int | None
 ) -> dict[str, Any] | None:
-    """``loader`` of a summary: that which trains, the others in its ``loaders``; None without any.
+    """Return the ``loader`` section: the most important loader, with the others in ``loaders``;
+    None if no loader was used.
 
     Args:
-        loaders: Of a run, each of all ranks.
-        training: Numbers of loaders whose batches a model is trained on, the most important first;
-            empty if that is not known.
-        cpus: Processors of a host.
+        loaders: The loaders of a run, each added up over all ranks.
+        training: Numbers of the loaders whose batches a model is trained on, the most important
+            first; empty if unknown.
+        cpus: Processors for each rank; None if unknown.
     """
     place = {number: i for i, number in enumerate(training)}
 
@@ -208,7 +209,8 @@ def _slowest(loader: LoaderTotals) -> list[dict[str, Any]]:
 
 
 def _starts(loader: LoaderTotals) -> dict[str, Any]:
-    """The wait for workers that start, and its shares of all waiting."""
+    """Return how long training waited for workers to start, and the share of that in all waiting.
+    ``again_share`` leaves out the first start."""
     starting, starting_again = sum(loader.starts), sum(loader.starts[1:])
     waited = max(loader.times["wait"].total, 1.0)
     return {
@@ -220,8 +222,10 @@ def _starts(loader: LoaderTotals) -> dict[str, Any]:
 
 
 def _items(loader: LoaderTotals) -> tuple[int | None, float | None]:
-    """Samples in the batches that were consumed, as steps count them, and in one batch; None where
-    that is not known. Where steps are not recorded, samples that were read one by one are counted.
+    """Return the number of samples in the consumed batches, and in one batch, as steps count them;
+    None if unknown.
+
+    If steps are not recorded, samples that were read one by one are counted.
     """
     counts = loader.counts
     if counts["counted"]:
@@ -236,8 +240,8 @@ def _items(loader: LoaderTotals) -> tuple[int | None, float | None]:
 
 
 def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Cost:
-    """The cost of a batch: measured, but for handing it over where no worker does, which is worked
-    out from its size."""
+    """Return the cost of a batch. It is measured; but without workers, the cost of handing a batch
+    over is calculated from its size."""
     cpu = loader.times["cpu"]
     pause_s = loader.times["pause"].mean * NS
     mean = {name: float(total / n) for name, (total, n) in loader.costs.items() if n}
@@ -247,7 +251,7 @@ def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Co
         handover = _measured_handover(loader, mean)
         beside_s, threads = _beside_making(loader, mean, handover, batch_s)
     else:
-        # torch's own part of a request
+        # torch's own work for a request
         batch_s += max(loader.times["wait"].mean - loader.times["preprocess"].mean, 0.0) * NS
         beside_s, threads = 0.0, 1.0
         handover = prediction.handover_costs(
@@ -277,7 +281,7 @@ def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Co
 
 
 def _measured_handover(loader: LoaderTotals, mean: Mapping[str, float]) -> dict[str, float]:
-    """The times of handing a batch over, as workers have done it."""
+    """Return the times for handing a batch over, as measured with workers."""
     take_s, receive = mean.get("receive_ns", 0.0) * NS, loader.times["receive"]
     return {
         "send_s": mean.get("send_ns", 0.0) * NS,
@@ -289,11 +293,11 @@ def _measured_handover(loader: LoaderTotals, mean: Mapping[str, float]) -> dict[
 def _beside_making(
     loader: LoaderTotals, mean: Mapping[str, float], handover: Mapping[str, float], batch_s: float
 ) -> tuple[float, float]:
-    """The part of ``batch_s`` in which a worker hands batches over, and how many of its threads
-    compute at once."""
+    """Return the part of ``batch_s`` in which a worker hands batches over, and the number of its
+    threads that compute at once."""
     cpu_ns = loader.times["cpu"].mean
     making_s = mean.get("making_ns", cpu_ns) * NS
-    # of its other threads: they hand batches over, and compute
+    # CPU time of the worker's other threads, which hand batches over and compute
     other_threads_s = max(cpu_ns * NS - making_s, 0.0)
     beside_s = min(other_threads_s, handover["send_s"] + handover["take_s"])
     threads = 1.0 + (other_threads_s - beside_s) / making_s if making_s else 1.0
@@ -305,8 +309,8 @@ def _beside_making(
 
 
 def _share_reached(loader: LoaderTotals, cost: prediction.Cost) -> float:
-    """The part of the rate that is worked out which workers have reached: they share memory, disk
-    and caches, and wake each other."""
+    """Return the rate that workers have reached, relative to the calculated rate. They differ
+    because workers share memory, disk and caches, and wake each other."""
     turn = loader.times["turn"]
     if not loader.workers or turn.n < _FEW:
         return 1.0
@@ -318,7 +322,7 @@ def _share_reached(loader: LoaderTotals, cost: prediction.Cost) -> float:
 
 
 def _records_a_batch(loader: LoaderTotals) -> float:
-    """Records in the making of one batch."""
+    """Return the number of records per batch that its making writes."""
     n_batches = loader.times["preprocess"].n
     if not n_batches:
         return 0.0
@@ -331,11 +335,13 @@ def _records_a_batch(loader: LoaderTotals) -> float:
 def _operations(
     loader: LoaderTotals, making_ns: float, waited_ns: float
 ) -> dict[str, dict[str, Any]]:
-    """Rows by name, those that take most first: operations, the dataset's own work, collation.
+    """Return rows by name, those with the longest time first: operations, the dataset's own work,
+    collation.
 
-    Shares are of the time of making batches, ``wait_share`` of that of waiting for them: what of it
-    the worker that made the awaited batch spent on it. An operation that runs only in another has
-    ``inside``, and its shares are parts of the other's.
+    ``share`` is relative to the time of making batches. ``wait_share`` is relative to the time of
+    waiting for batches: the part that the worker of the awaited batch spent on the operation. An
+    operation that only runs inside another one has ``inside``, and its shares are parts of the
+    other's.
     """
     rows: dict[str, dict[str, Any]] = {}
     for (level, name, inside), operation in _named_work(loader).items():
@@ -352,7 +358,7 @@ def _operations(
             rows[name] = main
             if "nested" in minor:
                 main["nested"] = minor.pop("nested")
-        if "inside" in minor:  # it runs in another operation as well, or in several
+        if "inside" in minor:  # the operation also runs in another one, or in several
             nested = main.setdefault("nested", {"n": 0, "total_s": 0.0})
             nested["n"] += minor["n"]
             nested["total_s"] += minor["total_s"]
@@ -360,8 +366,8 @@ def _operations(
 
 
 def _named_work(loader: LoaderTotals) -> dict[tuple[int, str, str], Operation]:
-    """Work by (level, the name that it is shown under, the operation in which it lies). What a
-    dataset does is one row, whether it was asked by the loader or by another dataset."""
+    """Return the work by (level, displayed name, operation around it). All reading of a dataset is
+    one row, no matter if the loader or another dataset requested it."""
     dataset_name = f"{loader.facts.get('dataset') or 'dataset'}.__getitem__"
     work: dict[tuple[int, str, str], Operation] = {}
     for (level, name, inside), operation in loader.operations.items():
@@ -394,8 +400,8 @@ def _operation_row(
 
 
 def _causes(loader: LoaderTotals, waited_ns: float) -> dict[str, float]:
-    """The share of the wait that each kind of work caused; the rest is the way of a batch: starting
-    workers, queues, pinning."""
+    """Return the share of the wait that each kind of work caused. ``rest`` is the way of a batch:
+    starting workers, queues, pinning."""
     shares = {"operations": 0.0, "dataset": 0.0, "collate": 0.0, "fetch": 0.0}
     if not waited_ns:
         return shares
@@ -414,14 +420,15 @@ def _outer_operations(loader: LoaderTotals) -> dict[str, Operation]:
 
 
 def _order(loader: LoaderTotals) -> list[str]:
-    """The operations as they follow each other on a sample."""
+    """Return the operations in the order in which they are applied to a sample."""
     outer = _outer_operations(loader)
     return sorted(outer, key=lambda name: outer[name].offset_ns / max(outer[name].spans.n, 1))
 
 
 def _utilisation(loader: LoaderTotals) -> dict[str, Any] | None:
-    """How busy each worker was while there were batches to make; ``imbalance``: how much more than
-    the mean the busiest worked."""
+    """Return the busy share of each worker while there were batches to make; None without workers.
+    ``imbalance`` is how much longer than the mean the busiest worker worked, relative to the
+    mean."""
     if not loader.busy:
         return None
     workers = []
@@ -443,7 +450,7 @@ def _utilisation(loader: LoaderTotals) -> dict[str, Any] | None:
 
 
 def _epochs(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
-    """A row an epoch; of many, as many neighbours in a row as there is need for."""
+    """Return a row for each epoch; if there are many, neighbouring epochs share a row."""
     epochs_a_row = max(ceil(len(epochs) / _EPOCHS), 1)
     rows = []
     for first in range(0, len(epochs), epochs_a_row):
@@ -463,8 +470,8 @@ def _epochs(epochs: Sequence[Epoch]) -> list[dict[str, Any]]:
 
 
 def _drift(loader: LoaderTotals) -> dict[str, Any] | None:
-    """How much longer a batch took at the end than at the beginning (thirds of the epochs), and
-    which operation's time changed most."""
+    """Return the relative change of the time to make a batch, from the first third of the epochs to
+    the last, and the operation whose time changed most. None if there are fewer than two epochs."""
     by_epoch = [(epoch.batches, epoch.making_ns) for epoch in loader.epochs]
     if len(by_epoch) < 2:
         return None
@@ -482,7 +489,8 @@ def _drift(loader: LoaderTotals) -> dict[str, Any] | None:
 
 
 def _change(values: Sequence[tuple[int, float]]) -> float | None:
-    """The relative change of a mean, given (number, sum), from the first third to the last."""
+    """Return the relative change of a mean, given (number, sum), from the first third to the
+    last."""
     third = max(len(values) // 3, 1)
     before, after = _mean(values[:third]), _mean(values[-third:])
     return after / before - 1 if before else None

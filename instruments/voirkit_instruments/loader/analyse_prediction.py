@@ -1,16 +1,17 @@
-"""How fast a loader would be with other numbers of workers, which part of the work on a batch to
-change first, and what a verdict advises.
+"""Prediction of a loader's rate with other numbers of workers, and advice for the verdict: which
+part of the work on a batch to change first.
 
-The rate is a bound, from what a batch costs, whichever is the tightest.
+The predicted rate is the tightest of several bounds, which follow from the cost of a batch.
 
-Without workers the training makes a batch itself, ``batch_s``, and then trains on it, ``pause_s``.
+Without workers, the training process makes a batch itself in ``batch_s``, and then trains on it for
+``pause_s``.
 
-A worker makes a batch in ``batch_s``. Threads of its own send it and answer the training that takes
-it (a handshake for each tensor). That holds up what the worker computes, but not what it waits for:
-n workers give n / max(batch_s, cpu_s + send_s + receive_s) batches. The training takes each of them
-in ``receive_s`` and trains on it: 1 / (receive_s + pause_s), and nobody asks for more. All
-processes together cannot use more than the processors' time. Where workers were there, all this is
-scaled to the rate that they reached.
+A worker makes a batch in ``batch_s``. Threads of the worker send it and answer the training
+process, which takes it with a handshake for each tensor. That delays the worker's computation, but
+not its waiting: n workers make n / max(batch_s, cpu_s + send_s + receive_s) batches per second. The
+training process takes a batch in ``receive_s`` and trains on it, so it requests at most 1 /
+(receive_s + pause_s) batches per second. All processes together cannot use more CPU time than the
+processors have. If the run had workers, all bounds are scaled to the rate that the workers reached.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
 from voirkit.units import duration, figure
 
-_NEAR = 0.97  # as good as the best
-_IN_THREADS = 1.3  # threads of a worker that compute at once, from which on they are told
+_NEAR = 0.97  # share of the best rate that counts as just as good
+# advice on threads is given if at least this many threads of a worker compute at once
+_IN_THREADS = 1.3
 
-# The time that torch 2.15 takes to hand a batch over: the processor's time to send and to take it,
-# and how long the training waits for that where the worker is busy. As parts of what
-# ``record.measure_handover`` measures on the same machine: one file of shared memory (94 us where
-# these were measured, with 1 to 16 tensors of 4 bytes to 16 MB), and a million bytes written into
-# one (0.54 ms).
+# The time that torch 2.15 takes to hand a batch over: CPU time to send and to take it, and how long
+# the training waits if the worker is busy. The factors are relative to what
+# ``record.measure_handover`` measures on the same machine. Where they were determined, with 1 to 16
+# tensors of 4 bytes to 16 MB, a file of shared memory took 94 us, and writing a million bytes into
+# one 0.54 ms.
 _SEND_BATCH, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
 _TAKE_BATCH, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
 _RECEIVE_BATCH, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25
-# A worker that computes in python answers late: its thread for that runs when the making waits for
-# something, at the latest after 5 ms. With 1.75 ms of python a batch one worker took 5.4 ms for it,
-# with 14 ms it took 16.
+# A worker that computes in Python answers late: its answering thread runs when the computing thread
+# waits for something, at the latest after 5 ms. With 1.75 ms of Python per batch one worker took
+# 5.4 ms for a batch, with 14 ms it took 16 ms.
 _LATE, _LATEST_S = 1.0, 0.002
-# Of the processors' time what three and more processes on two processors have come to: python and
-# PIL reached 0.74 to 0.86 of it.
+# The share of the processors' time that three or more processes on two processors can use: Python
+# and PIL reached 0.74 to 0.86.
 _SHARED = 0.85
-# The cost of a record of a sample, as a part of the same machine's time for a call of python (34 ns
-# where it was 2.4 us).
+# The cost of a record of a sample, as a multiple of a Python call on the same machine (2.4 us where
+# a call took 34 ns).
 _RECORD = 70.0
 
-# Operations that draw random numbers give something else each time (names of torchvision 0.16 to
-# 0.29 and albumentations 1 to 2).
+# Operations whose result is random (names of torchvision 0.16 to 0.29 and albumentations 1 to 2).
 _RANDOM = (
     "Random",
     "RandAugment",
@@ -69,7 +70,7 @@ _RANDOM = (
     "ShiftScaleRotate",
     "CoarseDropout",
 )
-# From these on a sample is a tensor.
+# Operations after which a sample is a tensor.
 _TO_TENSOR = ("ToTensor", "PILToTensor", "ToImage", "ToTensorV2", "ToTensorImage")
 _READS = "Loader"
 
@@ -105,32 +106,33 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch costs, in seconds."""
+    """The cost of a batch, in seconds, and what limits the rate of batches."""
 
-    batch_s: float  # the time in which a batch is made and put on a queue
-    # the processor's part of it; None if that is not known, and then all of it is taken for that
+    batch_s: float  # time to make a batch and put it on a queue
+    # CPU time in ``batch_s``; None if unknown: then all of ``batch_s`` counts as CPU time
     cpu_s: float | None
     pause_s: float  # the training's time between two batches
     items: float  # samples in a batch
-    cores: int | None  # processors; None if that is not known
-    send_s: float = 0.0  # a worker's time for sending a batch, which is the processor's
-    take_s: float = 0.0  # the processor's time in which the training takes it
-    receive_s: float = 0.0  # and how long that lasts
-    # what of ``batch_s`` a worker's other threads take, which send: it is not there without workers
+    cores: int | None  # number of processors; None if unknown
+    send_s: float = 0.0  # a worker's CPU time for sending a batch
+    take_s: float = 0.0  # the training's CPU time for taking a batch
+    receive_s: float = 0.0  # duration of taking a batch
+    # part of ``batch_s`` in which a worker hands batches over; it is saved without workers
     beside_s: float = 0.0
-    training_cores: float = 1.0  # how many processors the training keeps busy between two batches
-    reached: float = 1.0  # which part of what is worked out here present workers have reached
-    threads: float = 1.0  # how many of a worker's threads compute at once
+    training_cores: float = 1.0  # processors that the training keeps busy between two batches
+    # rate that the present workers have reached, relative to the calculated one
+    reached: float = 1.0
+    threads: float = 1.0  # number of a worker's threads that compute at once
 
 
 def handover_costs(
     n_bytes: float, tensors: float, machine: Mapping[str, float]
 ) -> dict[str, float]:
-    """``send_s, take_s, receive_s`` that a batch would need.
+    """Return the calculated ``send_s, take_s, receive_s`` of a batch.
 
     Args:
-        machine: ``tensor_ns`` and ``mb_ns``: what a file of shared memory and a million bytes in it
-            cost; nothing is known without.
+        machine: ``tensor_ns`` and ``mb_ns``: the cost of a file of shared memory, and of a million
+            bytes in it; if they are missing, the result is 0.
     """
     file_s = machine.get("tensor_ns", 0.0) * 1e-9
     write_s = machine.get("mb_ns", 0.0) * n_bytes * 1e-15
@@ -142,12 +144,12 @@ def handover_costs(
 
 
 def recording_s(records: float, machine: Mapping[str, float]) -> float:
-    """The cost of so many records of samples and operations, in seconds."""
+    """Return the cost of this number of records of samples and operations, in seconds."""
     return records * _RECORD * machine.get("call_ns", 0.0) * 1e-9
 
 
 def worker_s(cost: Cost) -> float:
-    """A worker's time for a batch."""
+    """Return a worker's time for a batch, in seconds."""
     cpu_s = cost.batch_s if cost.cpu_s is None else cost.cpu_s
     late_s = min(_LATE * cpu_s, _LATEST_S) if cost.receive_s else 0.0
     computing_s = cpu_s + cost.send_s + cost.receive_s + late_s
@@ -155,8 +157,8 @@ def worker_s(cost: Cost) -> float:
 
 
 def rate_limits(cost: Cost, workers: int) -> dict[str, float]:
-    """Batches per second that each part would allow; ``workers=0`` loads in the training's own
-    process."""
+    """Return the limit that each part sets to the rate, in batches per second; ``workers=0`` loads
+    in the training process itself."""
     if workers == 0:
         return {"workers": 1 / max(cost.batch_s - cost.beside_s + cost.pause_s, 1e-12)}
     limits = {
@@ -172,14 +174,16 @@ def rate_limits(cost: Cost, workers: int) -> dict[str, float]:
 
 
 def rate(cost: Cost, workers: int) -> float:
-    """Items per second, at best."""
+    """Return the highest possible rate, in items per second."""
     return min(rate_limits(cost, workers).values()) * cost.items
 
 
 def predict_rates(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
-    """For each number of workers ``{"workers", "rate", "loading_rate", "limited_by"}``: items per
-    second with the training, what the loader alone could give, and whether the workers, the
-    processors or the training itself are the limit."""
+    """Return ``{"workers", "rate", "loading_rate", "limited_by"}`` for each number of workers.
+
+    ``rate`` is in items per second with the training, ``loading_rate`` of the loader alone.
+    ``limited_by`` is the part that limits ``rate``: the workers, the processors or the training.
+    """
     loading_cost = replace(cost, pause_s=0.0)
     rows = []
     for n in workers:
@@ -197,8 +201,8 @@ def predict_rates(cost: Cost, workers: Iterable[int]) -> list[dict[str, Any]]:
 
 
 def enough_workers(cost: Cost) -> int | None:
-    """The fewest workers with which the training would not wait; None if the processors do not
-    allow it."""
+    """Return the smallest number of workers with which the training would not wait; None if there
+    are too few processors for that."""
     limits = rate_limits(cost, 1)
     enough_rate = limits["training"] * _NEAR
     if limits.get("processors", limits["training"]) < enough_rate:
@@ -207,8 +211,8 @@ def enough_workers(cost: Cost) -> int | None:
 
 
 def best_workers(cost: Cost) -> int:
-    """The fewest workers that give as much as any number of them would; 0 if loading in the
-    training's own process does."""
+    """Return the smallest number of workers that reaches the best rate of any number; 0 if loading
+    in the training process does."""
     limits = rate_limits(cost, 1)
     best_rate = min(limits["training"], limits.get("processors", limits["training"])) * _NEAR
     if rate_limits(cost, 0)["workers"] >= best_rate:
@@ -217,8 +221,8 @@ def best_workers(cost: Cost) -> int:
 
 
 def candidate_workers(cores: int | None, now: int, *more: int | None) -> list[int]:
-    """Numbers of workers that are worth a look: none, 1 to twice the processors, the present one,
-    and more."""
+    """Return the numbers of workers to compare: 0, 1 to twice the processors, the present number,
+    and ``more``."""
     most = 2 * (cores or max(now, 1))
     numbers = {most, now}
     if most <= 16:
@@ -238,21 +242,21 @@ def first_change(
     workers: int,
     collate: str = "",
 ) -> dict[str, Any] | None:
-    """The operation to change first, and how.
+    """Return the operation to change first, and how.
 
     Args:
-        rows: Operations by name, with ``total_s, share, wait_share`` (None where nobody waited),
+        rows: Operations by name, with ``total_s, share, wait_share`` (None if there was no wait),
             ``level``.
         order: Names of the operations as they follow each other on a sample.
-        cost: What a batch costs now.
-        batches: How many batches were made.
-        workers: How many workers there are.
+        cost: Present cost of a batch.
+        batches: Number of batches that were made.
+        workers: Present number of workers.
         collate: The name of the program's own collate function; "" for torch's.
 
     Returns:
         ``{"operation", "share", "wait_share", "action", "because", "rate_without"}``; None without
-        operations. ``rate_without`` is what the loader would give at best, in items per second, if
-        the operation cost nothing.
+        operations. ``rate_without`` is the highest rate of the loader, in items per second, if the
+        operation cost nothing.
     """
     candidates = {
         name: row for name, row in rows.items() if "inside" not in row and row["total_s"] > 0
@@ -281,7 +285,7 @@ def first_change(
 
 
 def _choose_action(name: str, level: str, order: Sequence[str], collate: str) -> tuple[str, str]:
-    """The action for an operation, and the key of its words in ``_ADVICE``."""
+    """Return the action for an operation, and the key of the advice in ``_ADVICE``."""
     if level == "collate":
         return (CACHE, "collate") if collate else (VECTORISE, VECTORISE)
     if level == "sample":
@@ -291,7 +295,7 @@ def _choose_action(name: str, level: str, order: Sequence[str], collate: str) ->
     before = order[: order.index(name)] if name in order else ()
     if any(operation in _TO_TENSOR for operation in before):
         return MOVE, MOVE
-    # else nobody knows which of them are
+    # without a known random operation, it is unknown which ones are random
     knows_random = any(operation.startswith(_RANDOM) for operation in order)
     is_random = any(operation.startswith(_RANDOM) for operation in (*before, name))
     if knows_random and not is_random:
@@ -301,15 +305,15 @@ def _choose_action(name: str, level: str, order: Sequence[str], collate: str) ->
 
 Loader = Mapping[str, Any]
 
-_GAIN = 1.1  # less is not worth a change, and not predicted so exactly
-_FEW_BATCHES = 4  # of a worker tell nothing of it
-_SLOW = 1.5  # times as long as the others: the worker is named
+_GAIN = 1.1  # smaller gains are not worth a change, and cannot be predicted exactly
+_FEW_BATCHES = 4  # fewest batches of a worker for which its speed is judged
+_SLOW = 1.5  # a worker is named if it takes this many times as long as the others
 _LEAST_WAIT = 0.05  # share of the wait; an operation that causes less is not worth a change
 
 
 def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
-    """Which operation is most of the work, and what to change; nothing where none is known, or a
-    tracer has stretched their times."""
+    """Return the operation that is most of the work, and what to change. Empty if no operation is
+    known, or if a tracer has stretched their times."""
     first = loader.get("first")
     if not first or loader.get("stretched_by"):
         return []
@@ -332,11 +336,13 @@ def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
 
 
 def _slow_worker(loader: Loader) -> str:
-    """The words for a worker that takes much longer for its batches than a usual other one."""
+    """Return words about a worker that takes much longer for its batches than the others' median;
+    empty if there is none."""
     workers = (loader.get("utilisation") or {}).get("workers") or ()
     rows = [row for row in workers if row["batches"] >= _FEW_BATCHES]
     batch_s = {row["worker"]: row["busy_s"] / row["batches"] for row in rows}
-    if len(batch_s) < max(len(rows), 2):  # ranks have workers of the same number
+    # several ranks have workers with the same number
+    if len(batch_s) < max(len(rows), 2):
         return ""
     slow = max(batch_s, key=batch_s.__getitem__)
     slow_s = batch_s.pop(slow)
@@ -348,14 +354,14 @@ def _slow_worker(loader: Loader) -> str:
 
 
 def _is_idle(first: Mapping[str, Any]) -> bool:
-    """True if nobody waits for the operation: the workers have done it before a batch is asked
-    for."""
+    """True if almost nothing waits for the operation: the workers have done it before the batch is
+    requested."""
     return first["wait_share"] is not None and first["wait_share"] < _LEAST_WAIT
 
 
 def advise_workers(loader: Loader) -> str:
-    """The change to make to the workers, or why no number of them would help; a number only where
-    it is predicted to win."""
+    """Return advice about the workers, or why no other number of them would help. A number is only
+    named if it is predicted to be faster."""
     threads = _advise_threads(loader)
     if threads:
         return threads
@@ -372,7 +378,7 @@ def _predicted_rates(loader: Loader) -> dict[int, float]:
 
 
 def _advise_starts(loader: Loader) -> str:
-    """The change to make about the start of workers; empty where it takes too little."""
+    """Return advice about the start of workers; empty if the wait for it is short."""
     starts = loader.get("starts") or {}
     share, again_share = starts.get("share", 0.0), starts.get("again_share", 0.0)
     if not loader["workers"]:
@@ -390,11 +396,12 @@ def _advise_starts(loader: Loader) -> str:
 
 
 def _advise_number(loader: Loader, predicted: Mapping[int, float]) -> str:
-    """Another number of workers, where that is predicted to win."""
+    """Return advice about the number of workers; another number is only named if it is predicted to
+    be faster."""
     now, units = loader["workers"], loader.get("units", "items/s")
     enough, best = loader.get("enough_workers"), loader["best_workers"]
     cores = loader["cost"]["cores"]
-    # samples that wait need no processor, but each worker is a process
+    # no more workers than processors: waiting needs no processor, but each worker is a process
     is_capped = bool(cores) and max(best, enough or 0) > cores
     if is_capped:
         best = min(best, cores)
@@ -446,8 +453,8 @@ def _why_not_more(cores: int | None, enough: int | None, is_capped: bool) -> str
 
 
 def _advise_threads(loader: Loader) -> str:
-    """The change to make to workers that compute in more threads than there are processors; empty
-    where they do not."""
+    """Return advice about workers that compute in more threads than there are processors; empty if
+    they do not."""
     cost, now = loader.get("cost") or {}, loader["workers"]
     threads, cores = cost.get("threads") or 1.0, cost.get("cores")
     if not now or not cores or threads < _IN_THREADS or now * threads <= cores:
@@ -460,7 +467,8 @@ def _advise_threads(loader: Loader) -> str:
 
 
 def _without_workers(loader: Loader) -> str:
-    """The change to make where workers would cost more than they save."""
+    """Return advice for a loader without workers, for which workers would cost more than they
+    save."""
     cost, rows = loader["cost"], loader.get("operations") or {}
     is_by_sample = any(row.get("unit") == "samples" for row in rows.values())
     sample_s = cost["batch_s"] / max(cost["items"], 1.0)
@@ -500,7 +508,7 @@ def _making_s(loader: Loader) -> float:
 
 
 def _begin_with(loader: Loader, first: Mapping[str, Any]) -> str:
-    """The words for what to do with that operation."""
+    """Return words about what to do with the operation ``first``."""
     rate_now = _predicted_rates(loader).get(loader["workers"])
     rate_without = first["rate_without"]
     words = f"Begin with {first['operation']}: {first['because']}"
@@ -511,7 +519,8 @@ def _begin_with(loader: Loader, first: Mapping[str, Any]) -> str:
 
 
 def share_saved(loader: Loader) -> float | None:
-    """The share of a step that this advice could save at best; None if nothing is predicted."""
+    """Return the largest share of a step that the advice could save; None if nothing is
+    predicted."""
     predicted = _predicted_rates(loader)
     rate_now = predicted.get(loader["workers"])
     if not rate_now:

@@ -1,6 +1,9 @@
-"""The records of ``--loader`` of one rank as columns of numbers, those of batches at once, those of
-samples in chunks; its loaders; and the life cycle of each batch: queued, made by a worker, put,
-arrived, requested, consumed, and how many were ready, over time.
+"""The records of ``--loader`` of one rank as arrays, the loaders of the rank, and the life cycle of
+each batch.
+
+Records of batches are read at once, records of samples in chunks. A batch is queued, made by a
+worker, put on a queue, arrives, is requested and is consumed. The number of batches that are ready
+is computed over time.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from voirkit.runs.opened import Run
 from voirkit.runs.parquet import CodedSpans, quoted, within
 
 KIND = "loader"
-NONE = -1  # of a time or an index: it was not recorded
-CHUNK = 500_000  # records at a time: 50 MB with what is made of them
+NONE = -1  # a time or an index that was not recorded
+CHUNK = 500_000  # records in a chunk; 50 MB with the arrays computed from them
 _OF_BATCHES = (
     "(category IN ('batch', 'worker') OR (category = 'data' AND name IN ('preprocess', 'collate',"
     " 'cpu')))"
@@ -31,9 +34,9 @@ _OF_SAMPLES = "(category = 'operation' OR (category = 'data' AND name <> 'cpu'))
 
 @dataclass(frozen=True)
 class Columns:
-    """Some records; arrays of shape (n,): times in nanoseconds of the host's clock, the rest
-    indices of ``LoaderRecords``' tables, but for ``value``, which is the record's own number (-1:
-    it has none)."""
+    """Records as arrays of shape (n,). Times are in nanoseconds on the host's clock. ``value`` is
+    the record's own number (-1: none). The other columns are indices into the tables of
+    ``LoaderRecords``."""
 
     start_ns: Array
     duration_ns: Array
@@ -50,12 +53,12 @@ class Columns:
         return self.start_ns + self.duration_ns
 
     def select(self, selection: Array | slice) -> Columns:
-        """Those of these indices, or where a mask is true."""
+        """Return the records at the given indices, or where the given mask is true."""
         return Columns(*(getattr(self, key)[selection] for key in FIELDS))
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """All of these, in their order."""
+        """Concatenate the parts, in their order."""
         none = np.zeros(0, np.int64)
         columns = ([none, *(getattr(part, key) for part in parts)] for key in FIELDS)
         return cls(*(np.concatenate(arrays) for arrays in columns))
@@ -65,20 +68,21 @@ FIELDS = ("start_ns", "duration_ns", "name", "args", "thread", "value")
 
 
 class LoaderRecords:
-    """What one rank has recorded of its loaders.
+    """The records of the loaders of one rank.
 
     Attributes:
         names: (category, name) by index.
-        arguments: Of a record, by index: ``loader, episode, worker`` ...
+        arguments: The arguments of records, by index: ``loader, episode, worker`` ...
         threads: (host, pid, tid) by index.
-        parents: The process that started one, by its id, as far as it is known.
-        iterated: What is known of loaders whose iterators the steps instrument has seen: (pid,
+        parents: The parent's pid by pid of a process, as far as known.
+        iterated: Facts about the loaders whose iterators the steps instrument has recorded: (pid,
             loader) to ``dataset, batch_size`` ...
-        readers: What reads samples, such as ``Pictures.__getitem__``, by index; empty where that is
-            not recorded.
-        reads_batches: By set of arguments, whether what reads gives all samples of a batch at once.
-        fetched: What the steps instrument has counted: (pid, loader) to (items, batches that they
-            are of, batches).
+        readers: The methods that read samples, such as ``Pictures.__getitem__``, by index; an empty
+            string if not recorded.
+        reads_batches: By index of arguments: True if the method reads all samples of a batch at
+            once.
+        fetched: Counts by the steps instrument: (pid, loader) to (items, batches whose items are
+            counted, all batches).
     """
 
     def __init__(self, run: Run, rank: int) -> None:
@@ -98,7 +102,7 @@ class LoaderRecords:
         self.iterated = self._iterated(rank)
         sources = [str(arguments.get("source", "")) for arguments in self.arguments]
         self.readers = sorted(set(sources))
-        # by set of arguments, an index into ``readers``
+        # by index of arguments: an index into ``readers``
         self.reader = np.array([self.readers.index(name) for name in sources], np.int64)
         whole = [arguments.get("whole") is True for arguments in self.arguments]
         self.reads_batches = np.array(whole, bool)
@@ -126,17 +130,17 @@ class LoaderRecords:
         }
 
     def batch_columns(self) -> Columns:
-        """All that is recorded once a batch."""
+        """Return all records that are made once per batch."""
         return self._fetch(_OF_BATCHES)
 
     def cost_columns(self) -> Columns:
-        """The costs of a batch beside its making; ``value`` is in nanoseconds of a processor's
+        """Return the costs of a batch other than its making; ``value`` is in nanoseconds of CPU
         time, bytes, or tensors."""
         return self._fetch(_OF_COSTS)
 
     def handover(self) -> dict[str, float]:
-        """The costs of handing a batch over on the machine of the run, by name; empty where they
-        were not measured."""
+        """Return the costs of handing a batch over on the machine of the run, by name; empty if
+        they were not measured."""
         rows = self._spans.rows(
             f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL"
             " GROUP BY name"
@@ -144,7 +148,7 @@ class LoaderRecords:
         return dict(rows)
 
     def sample_chunks(self, chunk: int = CHUNK) -> Iterator[Columns]:
-        """Batches, samples and operations, in chunks by the time at which they began; memory does
+        """Yield records of batches, samples and operations, in chunks by start, so that memory does
         not grow with the run."""
         for part in self._spans.ranges(chunk, _OF_SAMPLES):
             yield self._fetch(f"{_OF_SAMPLES} AND {within(*part)}")
@@ -157,14 +161,14 @@ class LoaderRecords:
         return Columns(**self._spans.fetch(columns, where))
 
     def slowest(self, args: Array, most: int) -> list[tuple[int, int, float, float, str]]:
-        """The samples that take longest, by the median of their times: (index, n, median, longest,
-        the operation that takes most of it).
+        """Return the samples that take longest, by the median of their times, as (index, n, median,
+        longest, operation that takes most of the time).
 
-        Times are in nanoseconds. The first sample of each worker is left out: it pays for what is
-        imported and opened once.
+        Times are in nanoseconds. The first sample of each worker is left out, because it includes
+        imports and the opening of files.
 
         Args:
-            args: The sets of arguments of the loader's records.
+            args: Indices of the arguments in the loader's records.
         """
         if not len(args):
             return []
@@ -191,26 +195,27 @@ class LoaderRecords:
 class Loader:
     """A loader of one process."""
 
-    pid: int  # of the process that asks it for batches
-    number: int  # its number there
-    # what the steps instrument knows of it: ``dataset, batch_size, length, workers``; may be empty
+    pid: int  # the process that requests batches from it
+    number: int  # its number in this process
+    # facts recorded by the steps instrument: ``dataset, batch_size, length, workers``; may be empty
     facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Loaders:
-    """The loaders of a rank, and which of them each record belongs to: they come from the process
-    that trains and from its workers."""
+    """The loaders of a rank, and the loader to which each record belongs. Records come from the
+    process that trains and from its workers."""
 
     all: Sequence[Loader]
-    owner: Array  # by thread, the process whose loaders its records are of, as an index
-    number: Array  # by set of arguments, the loader's number there; -1 for none
-    episode: Array  # by set of arguments, the iterator's number
-    worker: Array  # by set of arguments; -1 in the main process
+    # by thread: index of the process whose loaders made the thread's records
+    owner: Array
+    number: Array  # by index of arguments: the loader's number in that process; -1: none
+    episode: Array  # by index of arguments: the iterator's number
+    worker: Array  # by index of arguments: the worker's number; -1: the main process
     index: Mapping[tuple[int, int], int]  # (owner, number) to an index into ``all``
 
     def of_each(self, columns: Columns) -> Array:
-        """The loader of each record, an index into ``all``; -1 for none."""
+        """Return the loader of each record, as an index into ``all``; -1: none."""
         width = int(self.number.max(initial=0)) + 2
         n_owners = int(self.owner.max(initial=0)) + 1
         table = np.full((n_owners, width), NONE)
@@ -220,8 +225,8 @@ class Loaders:
 
 
 def read_rank(run: Run, rank: int) -> tuple[LoaderRecords, Columns, Loaders, BatchLifecycle] | None:
-    """The records of a rank, those of its batches, its loaders, and the life cycle of its batches;
-    None if it had none."""
+    """Return the records of a rank, the records of its batches, its loaders, and the life cycle of
+    its batches; None if there are no records of batches."""
     records = LoaderRecords(run, rank)
     columns = records.batch_columns()
     if not len(columns):
@@ -231,7 +236,7 @@ def read_rank(run: Run, rank: int) -> tuple[LoaderRecords, Columns, Loaders, Bat
 
 
 def find_loaders(records: LoaderRecords, batches: Columns) -> Loaders:
-    """The loaders of a rank, those of the process that asks for most batches first."""
+    """Return the loaders of a rank, beginning with the process that requests most batches."""
     number, episode, worker = (
         np.array([int(arguments.get(key, NONE)) for arguments in records.arguments], np.int64)
         for key in ("loader", "episode", "worker")
@@ -251,7 +256,8 @@ def find_loaders(records: LoaderRecords, batches: Columns) -> Loaders:
 
 
 def _main_processes(records: LoaderRecords, batches: Columns) -> list[int]:
-    """The processes that ask for batches, that which asks for most first."""
+    """Return the pids of the processes that request batches; the one with most requests comes
+    first."""
     is_request = np.array([category == "batch" for category, _ in records.names], bool)
     threads = batches.thread[is_request[batches.name]].tolist()
     requests = Counter(records.threads[thread][1] for thread in threads)
@@ -261,8 +267,8 @@ def _main_processes(records: LoaderRecords, batches: Columns) -> list[int]:
 
 
 def _owner(pid: int, mains: Sequence[int], parents: Mapping[int, int]) -> int:
-    """The process that started a worker, itself or through others; the first one if that is not
-    known (a forkserver's child)."""
+    """Return the requesting process that started a worker, directly or through other processes. If
+    this is unknown (for a forkserver's child), return the first one."""
     ancestor: int | None = pid
     for _ in range(16):
         if ancestor in mains or ancestor is None:
@@ -273,7 +279,7 @@ def _owner(pid: int, mains: Sequence[int], parents: Mapping[int, int]) -> int:
 
 _POINTS = 60
 
-# column: (category, name, what of the record)
+# column: (category of the record, name of the record, field of the record)
 _COLUMNS = {
     "queued_ns": ("batch", "queued", "start_ns"),
     "sent_to": ("batch", "queued", "worker"),
@@ -295,15 +301,15 @@ _COLUMNS = {
 
 @dataclass(frozen=True)
 class BatchLifecycle:
-    """Batches by loader, episode and number, a row each; arrays of shape (n,), ``NONE`` where
-    nothing was recorded."""
+    """Batches, one row for each loader, episode and number, as arrays of shape (n,). ``NONE``
+    stands for values that were not recorded."""
 
     source: Array  # index of the loader
     episode: Array  # number of the iterator
     batch: Array  # the loader's number of the batch
-    # the rest by name, as in ``_COLUMNS``: times in nanoseconds of the host's clock; ``idle_ns``,
-    # ``put_ns`` and ``pinned_ns`` are durations, ``cpu_ns`` the processor's time of making the
-    # batch
+    # the other columns by name, as in ``_COLUMNS``: times in nanoseconds of the host's clock;
+    # ``idle_ns``, ``put_ns`` and ``pinned_ns`` are durations, ``cpu_ns`` is the CPU time of making
+    # the batch
     columns: dict[str, Array]
 
     def __len__(self) -> int:
@@ -313,31 +319,31 @@ class BatchLifecycle:
         return self.columns[column]
 
     def select(self, selection: Array | slice) -> BatchLifecycle:
-        """Those of these indices, or where a mask is true."""
+        """Return the batches at the given indices, or where the given mask is true."""
         columns = {name: values[selection] for name, values in self.columns.items()}
         return BatchLifecycle(
             self.source[selection], self.episode[selection], self.batch[selection], columns
         )
 
     def has(self, *columns: str) -> Array:
-        """True for each batch that has all of these."""
+        """True for each batch that has all of the given columns."""
         return np.all([self[column] != NONE for column in columns], axis=0)
 
     def recorded(self, column: str) -> Array:
-        """The values of a column, of the batches that have one."""
+        """Return the values of a column, of the batches that have one."""
         values = self[column]
         return values[values != NONE]
 
     def with_all(self, *columns: str) -> BatchLifecycle:
-        """Those that have all of these."""
+        """Return the batches that have all of the given columns."""
         return self.select(self.has(*columns))
 
     def durations(self, from_column: str, to_column: str) -> Array:
-        """From one time to another, of the batches that have both."""
+        """Return the times in ns from one column to another, of the batches that have both."""
         return (self[to_column] - self[from_column])[self.has(from_column, to_column)]
 
     def episodes(self) -> Iterator[BatchLifecycle]:
-        """Those of each iterator, of one loader: rows are in order of their episodes."""
+        """Yield the batches of each iterator of one loader; the rows must be ordered by episode."""
         starts = np.flatnonzero(np.diff(self.episode, prepend=-2)).tolist()
         return (self.select(slice(low, high)) for low, high in pairwise([*starts, len(self)]))
 
@@ -348,7 +354,7 @@ class BatchLifecycle:
 
 
 def follow_batches(records: LoaderRecords, loaders: Loaders, columns: Columns) -> BatchLifecycle:
-    """The batches of a rank, from ``LoaderRecords.batch_columns``."""
+    """Return the batches of a rank, given the records from ``LoaderRecords.batch_columns``."""
     codes = {pair: code for code, pair in enumerate(records.names)}
     is_cpu = columns.name == codes.get(("data", "cpu"), -2)
     cpu, columns = columns.select(is_cpu), columns.select(~is_cpu)
@@ -380,7 +386,7 @@ def follow_batches(records: LoaderRecords, loaders: Loaders, columns: Columns) -
 
 
 def _values_at(marks: Columns, thread: Array, time_ns: Array) -> Array:
-    """The value of the mark that was made at each of these moments in each of these threads."""
+    """Return the value of the mark that each thread made at the given time; ``NONE`` if none."""
     values = np.full(len(thread), NONE)
     for number in np.unique(thread[thread != NONE]).tolist():
         in_thread = marks.select(marks.thread == number)
@@ -395,15 +401,16 @@ def _values_at(marks: Columns, thread: Array, time_ns: Array) -> Array:
 
 
 def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
-    """How many batches of a loader were made and not yet consumed: an empty queue starves the
-    training, a full one idles the workers.
+    """Measure the queue of a loader: the batches that are made but not yet consumed. If it is
+    empty, the training waits; if it is full, the workers wait.
 
     Returns:
-        As a summary has it: their ``mean`` and the ``max`` at once, over the time in which the
-        loader was iterated over; the ``empty_share`` of that time; the most that were asked of
-        workers and not consumed (``under_way``); and the mean ``depth`` between points that lie
-        ``every_s`` apart, from the first batch to the last. None if no batch was both made and
-        consumed.
+        The ``queue`` part of a summary. ``mean`` and ``max`` are numbers of batches in the queue,
+        during the time in which the loader was iterated over; ``empty_share`` is the share of this
+        time with an empty queue. ``under_way`` is the largest number of batches that were requested
+        from workers and not consumed. ``depth`` is the mean number of batches in the queue in each
+        interval of ``every_s`` seconds, from the first batch to the last. None if no batch was both
+        made and consumed.
     """
     batches = batches.with_all("end_ns", "received_ns", "requested_ns")
     if not len(batches):
@@ -411,7 +418,7 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     made_ns, received_ns = np.sort(batches["end_ns"]), np.sort(batches["received_ns"])
     time, depth = _depth(made_ns, received_ns)
     lasting = np.diff(time, append=time[-1])
-    # from the first request of each iterator to the last batch that came of it
+    # time from the first request of each iterator to its last batch
     iterated = 0.0
     for episode in batches.episodes():
         iterated += float(episode["received_ns"].max() - episode["requested_ns"].min())
@@ -425,7 +432,8 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     points = np.linspace(first, last, _POINTS + 1)
     in_queue_ns = _passed_ns(made_ns, points) - _passed_ns(received_ns, points)
     means = np.diff(in_queue_ns) / max(interval, 1.0)
-    # The next index is put on a queue before the request that got a batch returns.
+    # A request puts the next index on a queue before it returns its batch, so the time at which the
+    # batch was available counts.
     got_ns = np.maximum(batches["arrived_ns"], batches["requested_ns"])
     under_way = most_at_once(batches.recorded("queued_ns"), got_ns)
     return {
@@ -439,8 +447,8 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
 
 
 def most_at_once(come_ns: Array, leave_ns: Array) -> int:
-    """The most that were there at once, of what came and left at these moments; of those at once
-    the leaving first."""
+    """Return the largest number of items present at once, given when each came and left. At equal
+    times, leaving counts first."""
     if not len(come_ns):
         return 0
     _, depth = _depth(leave_ns, come_ns, -1)
@@ -448,8 +456,8 @@ def most_at_once(come_ns: Array, leave_ns: Array) -> int:
 
 
 def _depth(first_ns: Array, second_ns: Array, sign: int = 1) -> tuple[Array, Array]:
-    """The moments at which something came or left, and how many there were from then on; of what is
-    at once that of ``first_ns`` counts before."""
+    """Return the times at which something came or left, and the number present from then on. At
+    equal times, the times in ``first_ns`` count first."""
     time = np.concatenate([first_ns, second_ns])
     change = np.repeat([sign, -sign], [len(first_ns), len(second_ns)])
     order = np.argsort(time, kind="stable")
@@ -457,7 +465,7 @@ def _depth(first_ns: Array, second_ns: Array, sign: int = 1) -> tuple[Array, Arr
 
 
 def _passed_ns(come_ns: Array, points: Array) -> Array:
-    """Sum of the times that had passed at each point since each that had come."""
+    """Return, for each point in time, the sum of the times since each arrival before it, in ns."""
     n = np.searchsorted(come_ns, points, side="right")
     since_first = (come_ns - come_ns[0]).astype(np.float64)
     sums = np.concatenate([[0.0], np.cumsum(since_first)])

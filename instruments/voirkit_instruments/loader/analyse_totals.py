@@ -1,8 +1,7 @@
-"""What one rank knows of one of its loaders, in a form that adds up over ranks: counts, sums,
-histograms.
+"""Totals of one loader in one rank, in a form that adds up over ranks: counts, sums, histograms.
 
-What each operation took, and how much of the training's wait it caused, comes of the records of
-samples; in one pass, by chunks.
+The time of each operation, and the part of the training's wait that it caused, are computed from
+the records of samples. These are read in one pass, in chunks.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from voirkit_instruments.loader.analyse_records import (
     read_rank,
 )
 
-# The levels of records: a batch holds samples and their collation; a sample holds
-# operations, and what its dataset asks of others (inner). What reads all samples of a batch by one
-# call (items) may hold samples.
+# The levels of records. A batch contains samples and their collation. A sample contains operations,
+# and the reads of other datasets that its dataset requests (inner). A call that reads all samples
+# of a batch (items) may contain samples.
 PREPROCESS, ITEMS, ITEM, INNER, COLLATE, OPERATION = range(6)
 READING = (ITEMS, ITEM, INNER)
 _LEVELS = {
@@ -47,23 +46,25 @@ NS = 1e-9
 
 @dataclass
 class Histogram:
-    """Durations in nanoseconds: what is kept of millions of them, and adds up over chunks,
-    processes and ranks."""
+    """A histogram of durations in nanoseconds, with a fixed number of buckets. Histograms add up
+    over chunks, processes and ranks."""
 
-    n: int = 0  # how many
+    n: int = 0  # number of durations
     total: float = 0.0  # their sum
     squares: float = 0.0  # the sum of their squares
-    least: float = float("inf")  # the shortest; meaningless without any
+    least: float = float("inf")  # the shortest; infinite if there are none
     most: float = 0.0  # the longest
-    counts: Array = field(default_factory=lambda: np.zeros(_BUCKETS))  # how many in each bucket
-    sums: Array = field(default_factory=lambda: np.zeros(_BUCKETS))  # and their sum
+    # number of durations in each bucket
+    counts: Array = field(default_factory=lambda: np.zeros(_BUCKETS))
+    # sum of the durations in each bucket
+    sums: Array = field(default_factory=lambda: np.zeros(_BUCKETS))
 
     @classmethod
     def of(cls, durations: Array) -> Histogram:
-        """One of durations, of shape (n,)."""
+        """Make a histogram of durations in nanoseconds, of shape (n,)."""
         if not len(durations):
             return cls()
-        # clocks that run apart: the check of the records reports it
+        # negative durations: clocks that run apart, which the check of the records reports
         values = np.maximum(durations.astype(np.float64), 0.0)
         places = np.log2(values + 1) * _PER_OCTAVE
         buckets = np.minimum(places.astype(np.int64), _BUCKETS - 1)
@@ -86,11 +87,11 @@ class Histogram:
 
     @property
     def mean(self) -> float:
-        """Nanoseconds; 0 without any."""
+        """The mean in nanoseconds; 0 if there are no durations."""
         return self.total / self.n if self.n else 0.0
 
     def quantile(self, q: float) -> float:
-        """The q-quantile in nanoseconds, within 1 %; 0 without any."""
+        """Return the q-quantile in nanoseconds, within 1 %; 0 if there are no durations."""
         if not self.n:
             return 0.0
         cumulative = np.cumsum(self.counts)
@@ -100,7 +101,7 @@ class Histogram:
         return float(below + (above - below) * (place - np.floor(place)))
 
     def _shortest(self, cumulative: Array, i: int) -> float:
-        """The i-th shortest: the mean of its bucket."""
+        """Return the i-th shortest duration: the mean of its bucket."""
         if i == 0:
             return self.least
         if i == self.n - 1:
@@ -109,8 +110,8 @@ class Histogram:
         return float(self.sums[bucket] / self.counts[bucket])
 
     def share_below(self, limit_ns: float) -> float:
-        """The share that is shorter; of the bucket in which the limit lies the part that reaches up
-        to it."""
+        """Return the share of durations below the limit. Of the bucket that contains the limit, the
+        part below it counts."""
         if not self.n:
             return 0.0
         place = np.log2(limit_ns + 1) * _PER_OCTAVE
@@ -119,7 +120,7 @@ class Histogram:
         return float(n_below / self.n)
 
     def seconds(self) -> dict[str, Any]:
-        """As a summary has it."""
+        """Return the statistics for a summary: the number ``n``, the others in seconds."""
         variance = self.squares / self.n - self.mean**2 if self.n else 0.0
         values = {
             "total": self.total,
@@ -135,18 +136,18 @@ class Histogram:
 
 @dataclass
 class Operation:
-    """One kind of work of one loader."""
+    """Totals of one kind of work of one loader."""
 
-    # its runs, each with what lies in it; of samples the time that is in no operation and in no
-    # other dataset
+    # durations of its runs, including inner records; of a sample, only the time outside of
+    # operations and other datasets
     spans: Histogram = field(default_factory=Histogram)
-    # how much of the time in which training waited the worker that made the awaited batch spent on
-    # it
+    # part of the training's waits that the worker of the awaited batch spent on this work, in ns
     waited_ns: float = 0.0
-    offset_ns: float = 0.0  # sum of the times from the beginning of the sample to that of the run
-    # runs and nanoseconds by the iterator's number
+    # sum of the times from the start of the sample to the start of the run
+    offset_ns: float = 0.0
+    # number of runs, and their nanoseconds, by the iterator's number
     by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)
-    of_batches: int = 0  # how many of its runs gave all samples of a batch at once
+    of_batches: int = 0  # number of runs that read all samples of a batch at once
 
     def __add__(self, other: Operation) -> Operation:
         by_episode = dict(self.by_episode)
@@ -162,20 +163,21 @@ class Operation:
         )
 
 
-# (loader, level, name, the operation in which it lies or ""): the name is that of an operation, or
-# of what reads samples
+# (loader, level, name, name of the operation around it or ""): the name is that of an operation, or
+# of the method that reads samples
 Kind = tuple[int, int, str, str]
 
 
 class _Work(NamedTuple):
-    """Records with what is known of each; arrays of shape (n,)."""
+    """Records with the time and position of each, as arrays of shape (n,)."""
 
     columns: Columns
-    time_ns: Array  # of operations; of all else, what lies in no other record
-    waited_ns: Array  # how much of that the training waited for it
-    inside: Array  # the name of the operation that it lies in; ``NONE`` for none
-    is_nested: Array  # whether it lies in one of its own kind
-    offset_ns: Array  # from the beginning of its sample
+    # of an operation, its duration; of other records, the time outside of inner records
+    time_ns: Array
+    waited_ns: Array  # part of that time for which the training waited
+    inside: Array  # name of the operation around it; ``NONE`` if there is none
+    is_nested: Array  # True if it is inside an operation of the same name
+    offset_ns: Array  # time since the start of its sample
 
     @classmethod
     def joined(cls, parts: Sequence[_Work]) -> _Work:
@@ -186,8 +188,8 @@ class _Work(NamedTuple):
 def measure_operations(
     records: LoaderRecords, loaders: Loaders, batches: BatchLifecycle, chunk: int = CHUNK
 ) -> dict[Kind, Operation]:
-    """The times of each operation of each loader of a rank; ``chunk`` records are held at a
-    time."""
+    """Return the totals of each operation of each loader of a rank; ``chunk`` records are in memory
+    at a time."""
     level = levels(records)
     waits = _waits(batches)
     operations: dict[Kind, Operation] = {}
@@ -202,13 +204,13 @@ def measure_operations(
 
 
 def levels(records: LoaderRecords) -> Array:
-    """The level of each name."""
+    """Return the level of each name of records."""
     return np.array([_LEVELS.get(name, OPERATION) for name in records.names], np.int64)
 
 
 def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
-    """By thread: when training waited for the batches that it made, as edges of time and the time
-    waited up to each."""
+    """Return, by thread, when training waited for the batches that the thread made: the edges of
+    the waits, and the total time waited up to each edge, in ns."""
     waits = {}
     batches = batches.with_all("thread", "requested_ns")
     for thread in np.unique(batches["thread"]).tolist():
@@ -216,7 +218,7 @@ def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
         begin_ns, end_ns = batches["requested_ns"][in_thread], batches["received_ns"][in_thread]
         order = np.argsort(begin_ns)
         begin_ns, end_ns = begin_ns[order], np.maximum.accumulate(end_ns[order])
-        # waits for several loaders in turn never overlap; be sure
+        # waits for several loaders should not overlap; this makes sure that they do not
         begin_ns[1:] = np.maximum(begin_ns[1:], end_ns[:-1])
         edges = np.stack([begin_ns, end_ns], axis=1).reshape(-1)
         none = np.zeros(len(begin_ns), np.int64)
@@ -226,8 +228,8 @@ def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
 
 
 def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
-    """The same records, split again so that of each thread what lies in a batch comes with the
-    batch."""
+    """Split the records again, so that all records of a thread within one batch are in the same
+    chunk."""
     unfinished = Columns.joined([])
     for chunk in chunks:
         part = Columns.joined([unfinished, chunk])
@@ -242,8 +244,8 @@ def whole_batches(chunks: Iterable[Columns], level: Array) -> Iterator[Columns]:
 
 
 def by_thread(part: Columns, level: Array) -> Iterator[tuple[int, Columns]]:
-    """The records of each thread by their start; of those that start together the longer first, of
-    equal ones what holds others."""
+    """Yield the records of each thread in order of start. Of records with the same start, the
+    longer comes first; of equal records, the outer one."""
     order = np.lexsort((level[part.name], -part.duration_ns, part.start_ns, part.thread))
     part = part.select(order)
     starts = np.flatnonzero(np.diff(part.thread, prepend=NONE)).tolist()
@@ -252,7 +254,7 @@ def by_thread(part: Columns, level: Array) -> Iterator[tuple[int, Columns]]:
 
 
 def _measure(columns: Columns, level: Array, waits: tuple[Array, Array] | None) -> _Work:
-    """The records of one thread, measured."""
+    """Measure the records of one thread."""
     parent = parents(columns.start_ns, columns.duration_ns)
     duration_ns, waited_ns = columns.duration_ns, _during(columns, waits)
     is_operation = level == OPERATION
@@ -269,7 +271,7 @@ def _measure(columns: Columns, level: Array, waits: tuple[Array, Array] | None) 
 
 
 def _during(columns: Columns, waits: tuple[Array, Array] | None) -> Array:
-    """How much of each span lies in the waits of its thread."""
+    """Return the part of each span, in ns, that lies in the waits of its thread."""
     if waits is None:
         return np.zeros(len(columns), np.int64)
     edges, waited = waits
@@ -280,8 +282,8 @@ def _during(columns: Columns, waits: tuple[Array, Array] | None) -> Array:
 
 
 def _is_nested(name: Array, parent: Array, is_operation: Array) -> Array:
-    """True for each operation that lies in one of the same name, at any depth: they are counted
-    with it."""
+    """True for each operation that is inside an operation of the same name, at any depth; such
+    operations count as part of the outer one."""
     nested = np.zeros(len(name), bool)
     ancestor = np.where(is_operation, parent, NONE)
     rows = np.flatnonzero(ancestor >= 0)
@@ -294,7 +296,7 @@ def _is_nested(name: Array, parent: Array, is_operation: Array) -> Array:
 
 
 def _ancestor(parent: Array, selected: Array) -> Array:
-    """The nearest selected span that each lies in; ``NONE`` for none."""
+    """Return the nearest selected span around each span; ``NONE`` if there is none."""
     nearest, ancestor = np.full(len(parent), NONE), parent.copy()
     rows = np.flatnonzero(ancestor >= 0)
     while len(rows):
@@ -337,7 +339,7 @@ def _add_operations(
 
 
 def _by_episode(loaders: Loaders, args: Array, time_ns: Array) -> dict[int, tuple[int, float]]:
-    """Number and sum of times, by the iterator's number."""
+    """Return the number and the sum of times, by the iterator's number."""
     by_episode: dict[int, tuple[int, float]] = {}
     counts, sums = np.bincount(args), np.bincount(args, weights=time_ns)
     for code in np.flatnonzero(counts).tolist():
@@ -348,8 +350,8 @@ def _by_episode(loaders: Loaders, args: Array, time_ns: Array) -> dict[int, tupl
 
 
 def _group(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], Array]:
-    """Rows in order of their values in some columns of small numbers from -1 on: the rows, the
-    values of each group, the groups' edges."""
+    """Group rows by their values in columns of small integers, from -1 on. Return the rows in order
+    of their groups, the values of each group, and the edges of the groups."""
     shape = [int(column.max(initial=-1)) + 2 for column in columns]
     key = np.zeros(0, np.int64)
     if len(rows):
@@ -365,16 +367,16 @@ def _group(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], 
     return rows[order], [tuple(values) for values in groups.tolist()], edges
 
 
-SLOWEST = 20  # samples that a rank names
+SLOWEST = 20  # slowest samples that are kept for a rank
 _FEW = 8
-# a pause between two batches that is so many times the usual is none of the training's steps
+# pauses between two batches that are this many times the usual one do not count as training steps
 _LONG_PAUSE = 5
 
 
 @dataclass
 class Epoch:
-    """One iterator's batches: how many, nanoseconds of their making, of waiting for them, and from
-    the first request to the last."""
+    """Totals of one iterator: number of batches; nanoseconds of making them, of waiting for them,
+    and from the first request to the last batch."""
 
     batches: int = 0
     making_ns: float = 0.0
@@ -395,45 +397,45 @@ _NO_EPOCH = Epoch()
 
 @dataclass
 class LoaderTotals:
-    """One loader of one rank, or of several ranks, added up.
+    """Totals of one loader, in one rank or added up over several ranks.
 
     Attributes:
-        times: Histograms of ``preprocess``, ``usual`` (the same without the first batch of each
-            worker) and its ``cpu`` time, ``wait, delay, put, idle, pin``; ``pause``, from a batch
-            to the next request; ``receive``, taking a batch that was there; ``turn``, from one
-            request to the next where workers are at work.
-        counts: ``batches`` that were consumed; ``items`` as steps count them, in ``counted``
-            batches; batches whose items are not known (``uncounted``); requests that raised
-            (``failed``); batches that were there when they were requested (``ready``), and that
-            arrived before one of a lower number (``out_of_order``).
-        busy: By (rank, worker): its batches, nanoseconds of making, and of the epochs in which it
-            was there.
-        costs: What a batch costs beside its making, its sum and number (shape (2,)) by name:
-            ``send_ns, receive_ns, training_ns, making_ns`` of a processor's time, ``bytes``,
-            ``tensors``.
-        handover: What handing a batch over costs on the machine, as for
+        times: Histograms. ``preprocess`` is the making of a batch; ``usual`` is the same without
+            the first batch of each worker, and ``cpu`` is its CPU time. Others are ``wait, delay,
+            put, idle, pin``; ``pause``, from a batch to the next request; ``receive``, taking a
+            batch that was ready; ``turn``, from one request to the next while workers are at work.
+        counts: Consumed ``batches``; their ``items`` as the steps instrument counts them, in
+            ``counted`` batches; batches with unknown items (``uncounted``); requests that raised
+            (``failed``); batches that were ready when they were requested (``ready``), or arrived
+            before one with a lower number (``out_of_order``).
+        busy: By (rank, worker): number of batches, nanoseconds of making them, and nanoseconds of
+            the epochs in which the worker took part.
+        costs: Costs of a batch other than its making, by name, as sum and number (shape (2,)):
+            ``send_ns, receive_ns, training_ns, making_ns`` of CPU time, ``bytes``, ``tensors``.
+        handover: The cost of handing a batch over on the machine, as for
             ``analyse_prediction.handover_costs``; empty if not measured.
-        slowest: Samples: (index, n, median, longest, the operation that takes most of it), times in
-            nanoseconds.
+        slowest: Samples as (index, n, median, longest, operation that takes most of the time);
+            times are in nanoseconds.
     """
 
-    loader: int  # its number; with ``owner`` the same in every rank
-    owner: int  # which of a rank's processes asks it: 0 for the one that asks most
-    facts: Mapping[str, Any]  # what the steps instrument knows of it
-    workers: int  # how many it has
-    ranks: list[int]  # which ranks are in it
-    # by (level, name, the operation in which it lies)
+    loader: int  # its number; together with ``owner`` the same in every rank
+    # index of the process that requests its batches: 0 has most requests
+    owner: int
+    facts: Mapping[str, Any]  # facts recorded by the steps instrument
+    workers: int  # number of workers
+    ranks: list[int]  # the ranks that are added up
+    # by (level, name, name of the operation around it)
     operations: dict[tuple[int, str, str], Operation]
     times: dict[str, Histogram]
     counts: Counter[str]
     busy: dict[tuple[int, int], tuple[int, float, float]]
     epochs: list[Epoch]  # in their order
-    queue: dict[str, Any] | None  # batches that were made and not consumed, over time; of one rank
+    # the batches that were made and not yet consumed, over time; of one rank only
+    queue: dict[str, Any] | None
     slowest: list[tuple[int, int, float, float, str]]
     costs: dict[str, Array]
     handover: dict[str, float]
-    # of each iterator with workers, the nanoseconds by which the wait for its first batch was
-    # longer than its making
+    # for each iterator with workers: the wait for its first batch minus the time to make it, in ns
     starts: list[float]
 
     def __add__(self, other: LoaderTotals) -> LoaderTotals:
@@ -454,7 +456,7 @@ class LoaderTotals:
 
 
 def _add_tables(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Both tables; what is in both is added."""
+    """Return both tables as one; values with the same key are added."""
     table = dict(first)
     for key, value in second.items():
         table[key] = table[key] + value if key in table else value
@@ -462,7 +464,7 @@ def _add_tables(first: Mapping[Any, Any], second: Mapping[Any, Any]) -> dict[Any
 
 
 def combine(totals: Sequence[LoaderTotals]) -> list[LoaderTotals]:
-    """The loaders of a whole run from those of its ranks."""
+    """Add up the loaders of all ranks."""
     combined: dict[tuple[int, int], LoaderTotals] = {}
     for loader in totals:
         combined = _add_tables(combined, {(loader.owner, loader.loader): loader})
@@ -470,7 +472,7 @@ def combine(totals: Sequence[LoaderTotals]) -> list[LoaderTotals]:
 
 
 def totals_of_rank(run: Run, rank: int) -> list[LoaderTotals]:
-    """The loaders of one rank."""
+    """Return the totals of the loaders of one rank."""
     rank_records = read_rank(run, rank)
     if rank_records is None:
         return []
@@ -529,8 +531,8 @@ def _totals(
 
 
 def _count_workers(facts: Mapping[str, Any], batches: BatchLifecycle) -> int:
-    """The number of workers as a loader says itself, else the highest number of one that was
-    seen."""
+    """Return the number of workers that the loader itself states; otherwise one more than the
+    highest worker number that was seen."""
     workers: int | None = facts.get("workers")
     if workers is not None:
         return workers
@@ -554,15 +556,16 @@ def _costs(records: LoaderRecords, costs: Columns) -> dict[str, Array]:
     sums = {}
     for code in np.unique(costs.name).tolist():
         values = costs.value[costs.name == code].astype(np.float64)
-        if len(values) > _FEW:  # what is done once, at the first ones, is not what a batch costs
+        # one-time work at the first batches is not part of the cost of a batch
+        if len(values) > _FEW:
             values = np.minimum(values, _LONG_PAUSE * np.median(values))
         sums[records.names[code][1]] = np.array([values.sum(), len(values)])
     return sums
 
 
 def _starts(batches: BatchLifecycle) -> list[float]:
-    """By iterator with workers: how much longer the training waited for its first batch than its
-    making took."""
+    """Return, for each iterator with workers, how much longer the training waited for the first
+    batch than making it took, in ns; at least 0."""
     starts = []
     of_workers = batches.by_worker & batches.has("requested_ns", "received_ns", "end_ns")
     for episode in batches.select(of_workers).episodes():
@@ -591,8 +594,8 @@ def _times(batches: BatchLifecycle) -> dict[str, Array]:
 
 
 def _is_first_of_worker(batches: BatchLifecycle) -> Array:
-    """True for the first batch of each worker process that has made several: it pays for what is
-    imported and opened once."""
+    """True for the first batch of each worker process that has made several: it includes imports
+    and the opening of files."""
     is_first = np.zeros(len(batches), bool)
     for thread in np.unique(batches.recorded("thread")).tolist():
         rows = np.flatnonzero(batches["thread"] == thread)
@@ -607,8 +610,8 @@ def _without_long(times: Array) -> Array:
 
 
 def _pauses(batches: BatchLifecycle) -> Array:
-    """From each batch to the next request of the same iterator: what the training does with a
-    batch."""
+    """Return the times from each batch to the next request of the same iterator, in ns: the
+    training works on the batch. Unusually long pauses are left out."""
     batches = batches.with_all("requested_ns", "received_ns")
     batches = batches.select(np.lexsort((batches["requested_ns"], batches.episode)))
     pauses = np.maximum(batches["requested_ns"][1:] - batches["received_ns"][:-1], 0)
@@ -617,8 +620,8 @@ def _pauses(batches: BatchLifecycle) -> Array:
 
 
 def _turns(batches: BatchLifecycle) -> Array:
-    """From each request to the next one of the same iterator, but for the first ones, in which
-    workers start and the queue is filled."""
+    """Return the times from each request to the next one of the same iterator, in ns. The first
+    ones are left out: workers start, and the queue is filled."""
     batches = batches.select(batches.by_worker & batches.has("requested_ns", "received_ns"))
     n_first = 3 * (int(batches["worker"].max(initial=-1)) + 1)
     turns = [np.zeros(0, np.int64)]
@@ -645,8 +648,8 @@ def _out_of_order(batches: BatchLifecycle) -> int:
 
 
 def _busy(rank: int, batches: BatchLifecycle) -> dict[tuple[int, int], tuple[int, float, float]]:
-    """By rank and worker: batches, time of making them, and how long the epochs lasted in which it
-    made some."""
+    """Return, by rank and worker: the number of batches, the time of making them, and the duration
+    of the epochs in which the worker made some. Times are in ns."""
     busy: dict[tuple[int, int], tuple[int, float, float]] = {}
     for episode in batches.episodes():
         lasted_ns = float(episode["end_ns"].max() - episode["begin_ns"].min())

@@ -1,10 +1,11 @@
-"""``--format lotus``: the log files of LotusTrace, on which its published analysis scripts run
-(checked against those of 2024).
+"""``--format lotus``: the log files of LotusTrace, for its published analysis scripts (checked with
+the scripts of 2024).
 
-A folder for each loader and rank, called ``b<batch size>_gpu<ranks>`` as the scripts want it, with
-a file for each process: ``lotustrace_log_worker_pid_<pid>`` and ``lotustrace_log_main_pid_<pid>``.
-Lines are ``name,start_ns,duration_ns`` on the wall clock. Its scripts know a batch by its number,
-which begins again in each epoch: here it goes on.
+Each loader and rank has a folder, called ``b<batch size>_gpu<ranks>`` as the scripts require. In
+it, each process has a file: ``lotustrace_log_worker_pid_<pid>`` or
+``lotustrace_log_main_pid_<pid>``. Lines are ``name,start_ns,duration_ns`` on the wall clock. The
+scripts identify a batch by its number, which starts again in each epoch; here the numbers continue
+over epochs.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 
 NAME, SUFFIX, IS_TEXT = "lotus", "", True
 PREFIX = "lotustrace_log"
-_MOMENT_NS = 1000  # the duration that the format gives what has none
+# duration that the format gives to records without one
+_MOMENT_NS = 1000
 _READS = "Loader"
 
-# The records of loaders by process and start, the numbers of batches going on from epoch to epoch.
+# Loader records by process and start; the numbers of batches continue from epoch to epoch.
 _QUERY = """
 WITH records AS (
     SELECT *, CAST(json_extract_string(args, '$.loader') AS BIGINT) AS loader,
@@ -62,8 +64,8 @@ ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, category, name, value, ti
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write the folders. Raises VoirkitError: the run has no record of a loader, or folders cannot
-    be written there."""
+    """Write the folders, and return the paths of the files. Raises VoirkitError: the run has no
+    records of loaders, or the target cannot be a folder."""
     if target == STDOUT:
         raise VoirkitError(
             "it is folders of files.",
@@ -73,7 +75,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     folders = _Folders(run, target)
     try:
         paths = list(_files(run, selection, folders))
-    except BaseException:  # the disk is full: part of a run would be taken for all of it
+    # e.g. the disk is full: files of a part of the run must not be taken for all of it
+    except BaseException:
         for path in folders.files:
             if os.path.lexists(path):
                 os.unlink(path)
@@ -88,7 +91,7 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
 
 
 def _files(run: Run, selection: Selection, folders: _Folders) -> Iterator[str]:
-    """Write the files of one process after the other."""
+    """Write the files of one process after the other, and yield their paths."""
     query = _QUERY.format(events=run.events(selection))
     rows: Iterator[Row] = (row for batch in run.fetch(query) for row in batch)
     for (rank, loader, pid), of_process in groupby(rows, key=lambda row: row[:3]):
@@ -106,8 +109,8 @@ def _files(run: Run, selection: Selection, folders: _Folders) -> Iterator[str]:
 
 
 class _Folders:
-    """The folders of loaders and their names: the scripts read the batch's size in the name, and
-    take all of a folder for one loader."""
+    """The folders of loaders, and their names. The scripts read the batch size from the name, and
+    take all files in a folder for one loader's."""
 
     def __init__(self, run: Run, target: str) -> None:
         self._target = target
@@ -135,8 +138,8 @@ class _Folders:
         return os.path.join(self._target, name)
 
     def prepare_folder(self, folder: str) -> None:
-        """Make one, or remove another run's files from it: whoever reads it would take them for the
-        same run."""
+        """Make a folder, or remove the files of another run from it, which a reader would take for
+        files of this run."""
         if folder in self._made:
             return
         self._made.add(folder)
@@ -147,8 +150,9 @@ class _Folders:
 
 
 def _lines(rows: Iterator[Row]) -> Iterator[tuple[str, str]]:
-    """The lines of one process, each with the file that it belongs to, in the order in which
-    LotusTrace writes them: what ends first, and of a sample the transforms before its loading."""
+    """Yield the lines of one process, each with the file that it belongs to (``main`` or
+    ``worker``), in the order of LotusTrace: records that end first come first; of a sample, the
+    transforms come before its loading."""
     arrived: dict[int | None, int] = {}
     sample = _Sample()
     batch: tuple[str, str] | None = None
@@ -183,7 +187,7 @@ def _lines(rows: Iterator[Row]) -> Iterator[tuple[str, str]]:
 
 
 class _Sample:
-    """The outermost operations on one sample."""
+    """Collects the outermost operations on one sample."""
 
     def __init__(self) -> None:
         self._loading: list[str] = []
@@ -192,7 +196,7 @@ class _Sample:
 
     def add(self, name: str, start: int, duration: int) -> None:
         if start < self._last_ns:
-            return  # inside the one before
+            return  # inside the operation before
         self._last_ns = start + duration
         if name == _READS:
             self._loading.append(_line("SLoader", start, duration))
@@ -203,7 +207,7 @@ class _Sample:
         self._transforms.append(_line(f"S{name}", start, duration))
 
     def end(self) -> Iterator[tuple[str, str]]:
-        """Its lines; from then on it is the next sample."""
+        """Yield the lines of the sample, each with its file, and begin the next sample."""
         lines = [*self._transforms, *self._loading]
         if self._transforms:
             lines.append(_line("STransform", self._start_ns, self._end_ns - self._start_ns))

@@ -1,10 +1,10 @@
-"""``--loader``: every sample, transform, worker and wait of the program's loaders, written into the
-trace plane.
+"""``--loader``: records every sample, transform, worker and wait of the program's loaders in the
+trace.
 
-It only records. The functions of torch and of the program keep their identity: what is recorded is
-in their bodies (``voirkit.probes.around``). Processes that load data see it too, forked or started
-anew: the latter are handed, with what they are to do, the operations that the user named and the
-episode whose worker they are.
+It only records. The functions of torch and of the program keep their identity: code is added to
+their bodies (``voirkit.probes.around``). Processes that load data, forked or spawned, record too. A
+spawned process receives, with its task, the operations that the user named and the episode that it
+is a worker of.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _ACCEPT = "voirkit_instruments.loader.record:record_in_child"
 def start_recording(
     recorder: Any, process: Overseer | ChildProcess, operations: Sequence[str]
 ) -> LoaderTorch:
-    """Begin in this process.
+    """Start recording in this process.
 
     Args:
-        recorder: The trace plane's recorder: ``voirkit.trace.recorder``, or what has its functions.
-        process: The overseer, or what stands for it in a process that the program has started.
-        operations: Those that the user names.
+        recorder: The recorder ``voirkit.trace.recorder``, or an object with its functions.
+        process: The overseer, or its replacement in a process that the program has started.
+        operations: Names of operations that the user gave.
     """
     from voirkit_instruments.identity import LoaderNumbers
     from voirkit_instruments.loader.record_batches import Recording
     from voirkit_instruments.loader.record_torch import LoaderTorch
     from voirkit_instruments.steps.events import StepEvents
 
-    # its steps have the same numbers
+    # the steps instrument uses the same numbers for loaders and episodes
     recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))
     torch = LoaderTorch(recording, operations, process.shared(StepEvents))
     torch.install()
@@ -56,10 +56,10 @@ def start_recording(
 
 
 def _record_in_children(torch: LoaderTorch, operations: Sequence[str]) -> None:
-    """Have the processes that are spawned from this one record too."""
+    """Make the processes that are spawned from this one record too."""
 
     def offer() -> dict[str, Any]:
-        """The data that a process needs that is started from this thread."""
+        """Return the settings for a process that is started from this thread."""
         episode = torch.recording.state.making
         place = None if episode is None else episode.place
         return {"operations": list(operations), "place": place}
@@ -68,7 +68,7 @@ def _record_in_children(torch: LoaderTorch, operations: Sequence[str]) -> None:
 
 
 def record_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: record as the parent does."""
+    """Start recording, with the parent's settings, in a process that was spawned from it."""
     from voirkit.processes.children import this_process
     from voirkit.trace import recorder
     from voirkit_instruments.loader.record_batches import Episode
@@ -82,7 +82,7 @@ def record_in_child(offer: dict[str, Any]) -> None:
 
 
 def _parse_operation_names(values: Sequence[str]) -> list[str]:
-    """The names in the values of the option. Raises CommandLineError: one is not of the form
+    """Return the names in the values of the option. Raises CommandLineError: one is not of the form
     ``module:function`` or ``module:Class.method``."""
     names = [name.strip() for value in values for name in value.split(",")]
     names = [name for name in dict.fromkeys(names) if name]
@@ -104,9 +104,11 @@ def _parse_operation_names(values: Sequence[str]) -> list[str]:
 @instrument_definition
 @once("--loader")
 def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
-    """Record what the program's loaders do. ``operations``: those that the user names, as
-    ``module:function`` or ``module:Class.method``, several with commas between. Raises
-    CommandLineError: a name is none."""
+    """Record what the program's loaders do.
+
+    ``operations`` are additional functions that the user names, as ``module:function`` or
+    ``module:Class.method``, separated by commas. Raises CommandLineError: a name has another form.
+    """
     names = _parse_operation_names(operations)
     torch: LoaderTorch | None = None
     is_over = False
@@ -120,7 +122,7 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
 
             torch = start_recording(recorder, ov, names)
             _record_in_children(torch, names)
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unknown torch
             ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")
 
     when_imported("torch", start)
@@ -135,7 +137,8 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
 
 
 def _finish(ov: Overseer, torch: LoaderTorch) -> None:
-    """The program has ended: put all back as it was, and report what was not seen."""
+    """Remove the patches at the end of the program, and report named operations that were not
+    seen."""
     inherit.unwatch(_ACCEPT)
     _record_handover(torch.recording)
     torch.remove()
@@ -164,8 +167,8 @@ _LONGEST_S = 5.0
 
 
 def _record_handover(recording: Any) -> None:
-    """Record what handing over a batch and recording cost on this machine; the prediction uses
-    it."""
+    """Record the costs of handing a batch over, and of recording, on this machine. The prediction
+    uses them."""
     from voirkit_instruments.loader.record_batches import now
 
     if recording.has_made and recording.folder() is not None:
@@ -176,9 +179,11 @@ def _record_handover(recording: Any) -> None:
 
 
 def measure_handover() -> dict[str, int] | None:
-    """``{"call_ns", "tensor_ns", "mb_ns"}``, measured in another process; None where that is not
-    known. A call of a function of python, a file of shared memory handed over, and a million bytes
-    of it written first."""
+    """Measure costs of this machine in another process; None if that fails.
+
+    ``call_ns`` is the cost of a call of a Python function. ``tensor_ns`` is the cost of handing
+    over a file of shared memory, and ``mb_ns`` of writing a million bytes into it.
+    """
     import json
     import subprocess
 
@@ -216,11 +221,12 @@ def _file(n_bytes: int) -> int:
 
 
 def print_handover() -> None:
-    """In that process: measure, and print as JSON.
+    """Measure the costs of handing a batch over, and print them as JSON; runs in its own process.
 
-    torch's loaders send a tensor as a file of shared memory, whose descriptor goes through
-    ``multiprocessing.resource_sharer``: a connection, a handshake and a message for each. Here the
-    same is done without torch, in the processor's time of both sides together. It takes 0.1 s.
+    torch's loaders send a tensor as a file of shared memory. Its file descriptor goes through
+    ``multiprocessing.resource_sharer``: a connection, a handshake and a message for each tensor.
+    Here the same is done without torch, and the CPU time of both sides is measured together. This
+    takes 0.1 s.
     """
     import json
     import mmap

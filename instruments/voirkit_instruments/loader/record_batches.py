@@ -1,10 +1,12 @@
-"""Batches, as the process that asks for them sees them: queued, arrived, waited for, consumed;
-pinned, in the thread that does it; and workers that were killed: with which batch, and at which of
-its samples, as far as their own records show. Before these, what all parts of the instrument share:
-what each thread is inside of, and the names and arguments of records.
+"""Recording of batches in the process that requests them, of pinning, and of workers that were
+killed; and the state that all parts of ``--loader`` share.
 
-Must never raise, and never change what it is shown. Reads attributes of torch's own iterators only.
-Checked with torch 2.1 and 2.15, torchdata 0.11.
+A batch is queued, arrives, is waited for and is consumed; it is pinned in the thread that pins. For
+a killed worker, the worker's own records show which batch and sample it was working on. Shared are
+the state of each thread, and the names and arguments of records.
+
+The code must never raise, and never change the objects that it receives. It only reads attributes
+of torch's own iterators. Checked with torch 2.1 and 2.15, torchdata 0.11.
 """
 
 from __future__ import annotations
@@ -24,85 +26,89 @@ from voirkit_instruments.identity import IdentityMap, LoaderNumbers
 
 now = time.perf_counter_ns
 UNKNOWN = -1
-MAIN = -1  # in place of a worker's number: the process that asks for batches prepares them itself
+MAIN = -1  # worker number of the process that requests batches, if it makes them itself
 
-# The places that a thread is inside of. A patch of a function does something up to its level:
-# transforms in an item and elsewhere in a fetch, an item in a fetch but in no other item, queues in
-# the loop of a worker, of the pinning thread, and where an index is put on one.
+# Levels: what a thread is inside of. A patched function only records up to its level: transforms in
+# an item, and elsewhere in a fetch; an item in a fetch but not in another item; queues in the loop
+# of a worker, in the loop of the pinning thread, and where an index is put on a queue.
 ITEM, FETCH, WORKER, PUTTING, PIN, PINNING, OUTSIDE = 0, 1, 2, 3, 4, 5, 6
 
 
 class ThreadState(threading.local):
-    """Where each thread is.
+    """State of each thread: the stage of loading that it is in, and the batch and sample that it
+    works on.
 
     Attributes:
         batch: The loader's number of the batch that is being prepared.
         item: The index of the sample that is being read.
-        args: Number of the arguments of records: loader, episode and worker.
-        idle: Since when a worker waits for a number.
-        worked: The processor's time that a worker had used when it had made its last batch; 0: it
-            has made none.
-        of: Number of the arguments of the sample's record: as ``args``, with what reads it.
+        args: The recorder's number of the arguments of records: loader, episode and worker.
+        idle: The time since which a worker has waited for the number of a batch.
+        worked: The CPU time that a worker had used when it finished its last batch; 0: no batch
+            yet.
+        of: The recorder's number of the arguments of a sample's record: the arguments of ``args``,
+            and the dataset that reads the sample.
     """
 
     inside = OUTSIDE
     batch = item = UNKNOWN
     args = idle = of = worked = 0
-    collates = False  # whether samples are being put together
-    worker = MAIN  # which worker this is
-    episode: Episode | None = None  # what they are of, while batches are prepared
-    # the episode whose iterator this thread has made last; in a forked worker that is its own
+    collates = False  # True while samples are collated
+    worker = MAIN  # number of this worker
+    episode: Episode | None = None  # the episode of the batches that are being prepared
+    # the episode whose iterator this thread made last; in a forked worker, the worker's own episode
     making: Episode | None = None
     index_queue: Any = None  # the queue that this thread takes numbers of batches from
     data_queue: Any = None  # the queue that a worker puts batches on
-    sent: Any = None  # what was put on a worker's queue last
+    sent: Any = None  # the item that was put on a worker's queue last
     owner: Any = None  # a weak reference to the iterator that this pinning thread belongs to
-    dataset: Any = None  # the dataset whose sample is being read, innermost; None: none is
+    dataset: Any = None  # the innermost dataset whose sample is being read; None: no sample is
     batches_of: Any = None  # the dataset whose ``__getitems__`` runs
-    sources: Any = None  # numbers of such arguments by the dataset's class
+    sources: Any = None  # ``Sources`` of this thread's episode and worker
 
     def __deepcopy__(self, memo: object) -> ThreadState:
-        return self  # torch.compile copies the constants of code, of which it is one
+        return self  # torch.compile copies the constants of code, which include this object
 
 
 class Recording:
-    """Writes what loaders do into the trace plane.
+    """Writes records of loaders into the trace.
 
     Args:
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
-        warn: Told, once, of a record that failed.
-        numbers: Of the run's loaders and episodes.
+        recorder: ``voirkit.trace.recorder``, or an object with its ``name``, ``arguments`` and
+            ``span``.
+        warn: Called with a message when a record has failed, once for each kind of record.
+        numbers: The numbers of the run's loaders and episodes.
 
     Attributes:
-        state: Says where each thread is.
+        state: The state of each thread.
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers) -> None:
-        # a class of its own: what it says of all threads is for this one alone
+        # a subclass of its own: class attributes apply to all threads, and must only affect this
+        # one
         self.state = type("ThreadState", (ThreadState,), {})()
         self.span: Callable[..., None] = recorder.span
         self.numbers, self.warn = numbers, warn
         self._recorder = recorder
         self._failed: set[str] = set()
-        self.has_made = False  # whether an iterator over a loader has been made
+        self.has_made = False  # True if an iterator over a loader was made
 
     def name(self, category: str, name: str, value: str) -> int:
-        """The number of a name; ``value``: the key of a record's own number, ``batch`` or
-        ``index``."""
+        """Return the recorder's number of a name. ``value`` is the key of a record's own number:
+        ``batch`` or ``index``."""
         number: int = self._recorder.name(category, name, kind="loader", value=value)
         return number
 
     def operation(self, name: str) -> int:
-        """The number of an operation's name."""
+        """Return the recorder's number of an operation's name."""
         return self.name("operation", name, "index")
 
     def arguments(self, place: dict[str, Any]) -> int:
-        """The number of a set of arguments."""
+        """Return the recorder's number of a set of arguments."""
         number: int = self._recorder.arguments(place)
         return number
 
     def be_at(self, episode: Episode, worker: int) -> None:
-        """From now on this thread prepares batches of an episode."""
+        """Note that this thread prepares batches of an episode from now on, as the given worker."""
         state = self.state
         state.episode, state.worker = episode, worker
         state.args = self.arguments_of(episode, worker=worker, **episode.source)
@@ -113,7 +119,7 @@ class Recording:
         state.sources = sources
 
     def arguments_of(self, episode: Episode, **more: Any) -> int:
-        """The number of an episode's arguments and others."""
+        """Return the number of a set of arguments: an episode's, and ``more``."""
         key = tuple(more.items())
         number = episode.arguments.get(key)
         if number is None:
@@ -121,13 +127,13 @@ class Recording:
         return number
 
     def folder(self) -> str | None:
-        """Where the trace's files are; None if nothing is recorded into files."""
+        """Return the folder of the trace's files; None if nothing is recorded into files."""
         inherited = getattr(self._recorder, "inherited", lambda: None)()
         return None if inherited is None else str(inherited[0])
 
     def cost(self, name: str) -> int:
-        """The number of a name of what a batch costs beside its making: nanoseconds of a
-        processor's time, bytes, tensors."""
+        """Return the recorder's number of the name of a cost that a batch has besides its making:
+        nanoseconds of CPU time, bytes, tensors."""
         return self.name("cost", name, name)
 
     def failed(self, part: str, exc: BaseException) -> None:
@@ -141,34 +147,35 @@ class Recording:
 
 
 class Episode:
-    """One pass of an iterator over its loader, as the process that asks for batches keeps it.
+    """One pass of an iterator over its loader, as seen by the process that requests batches.
 
     Attributes:
-        source: What reads its samples, ``source``: class and method, and ``whole`` if a sample of
-            theirs is a batch; empty if that is not known.
-        batches: How many were requested, where no worker prepares them.
-        worked: The processor's time that this process had used when the last batch had come; 0:
-            none has.
+        source: Arguments about the dataset that reads its samples: ``source`` (class and method),
+            and ``whole`` if a sample is a batch; empty if unknown.
+        batches: Number of batches requested so far, if there are no workers.
+        worked: The CPU time that this process had used when the last batch came; 0: no batch yet.
     """
 
     def __init__(self, loader: int, episode: int) -> None:
-        # its ``loader`` and ``episode``
+        # the arguments that identify the episode in records
         self.place: dict[str, Any] = {"loader": loader, "episode": episode}
         self.source: dict[str, Any] = {}
-        self.arguments: dict[Any, int] = {}  # the numbers of its arguments with others, by those
-        # the indices of each batch that was queued and has not arrived
+        # numbers of the episode's arguments, by the further arguments that are added to them
+        self.arguments: dict[Any, int] = {}
+        # by number of a batch that was queued and has not arrived: the indices of its samples
         self.tasks: dict[int, Any] = {}
         self.batches = self.worked = 0
-        # the last batch that has arrived since one was requested; None: none has
+        # the last batch that has arrived since the last request; None: none
         self.arrived: int | None = None
-        self.lost = False  # whether the last request ended without a batch
-        # by worker, the numbers of arguments that name the class of a dataset
+        self.lost = False  # True if the last request ended without a batch
+        # by worker: the numbers of arguments for each way to read samples
         self.sources: dict[int, Sources] = {}
 
 
 class SourceArguments(dict[type, int]):
-    """By class of the dataset that reads: the number of arguments that name it; ``whole``: whether
-    a batch is read, None if the episode knows."""
+    """Numbers of the arguments that name the dataset from which samples are read, by the class of
+    the dataset. ``whole``: True if a whole batch is read at once; None: as in the episode's
+    ``source``."""
 
     def __init__(
         self,
@@ -192,13 +199,14 @@ class SourceArguments(dict[type, int]):
             if not facts.get("whole"):
                 facts.pop("whole", None)
             number = self._recording.arguments_of(episode, worker=worker, **facts)
-        except Exception:  # a class with an odd name: its samples are recorded without it
+        # a class with an unusual name: its samples are recorded without the name
+        except Exception:
             number = 0
         self[kind] = number
         return number
 
 
-# of the fields of ``Sources``: what reads, whether a batch is read
+# for each field of ``Sources``: the method that reads, and if it reads a whole batch
 _READINGS = (
     (".__getitem__", None),
     (".__getitem__", False),
@@ -209,8 +217,9 @@ _READINGS = (
 
 
 class Sources(NamedTuple):
-    """Arguments of what reads samples: one, one that another dataset asks for, a list of them, a
-    batch, or alternately."""
+    """Arguments for each way to read samples: a sample for the loader (``items``) or for another
+    dataset (``inner``), a list of samples (``lists``), a batch (``batches``), or one sample after
+    the other from an iterator (``turns``)."""
 
     items: SourceArguments
     inner: SourceArguments
@@ -220,13 +229,12 @@ class Sources(NamedTuple):
 
 
 class Batches:
-    """Functions that stand around those of a loader's iterator.
+    """Code that runs around methods of a loader's iterator, and records its batches.
 
     Args:
-        prepare: Called with a dataset and a collate function before workers are made, and whether a
-            sample is a batch; tells the source of samples, as in ``Episode``.
-        died: Called with an iterator and its episode when a request has found that a worker is
-            gone.
+        prepare: Called before workers are made, with a dataset, a collate function, and True if a
+            sample is a batch. Returns the source of samples, as in ``Episode``.
+        died: Called with an iterator and its episode when a request finds that a worker is dead.
     """
 
     def __init__(
@@ -252,7 +260,7 @@ class Batches:
     # an iterator is made, or begins again
 
     def making(self, iterator: Any, loader: Any) -> int:
-        """Before ``_BaseDataLoaderIter.__init__``."""
+        """Begin an episode, before ``_BaseDataLoaderIter.__init__``."""
         try:
             episode = self._start_episode(iterator, loader)
             attributes = vars(loader)
@@ -261,17 +269,17 @@ class Batches:
                 attributes.get("collate_fn"),
                 attributes.get("batch_sampler") is None,
             )
-        except Exception as exc:  # another torch's internals: the program goes on
+        except Exception as exc:  # internals of an unknown torch: the program goes on
             self._recording.failed("a loader's iterator", exc)
         return 1
 
     def beginning_again(self, iterator: Any, loader: Any, first_iter: bool) -> int:
-        """Before ``_BaseDataLoaderIter._reset``: its workers are told by what ``_ResumeIteration``
-        carries."""
+        """Begin a new episode before ``_BaseDataLoaderIter._reset``, unless the iterator is new.
+        The workers are notified through ``_ResumeIteration``."""
         try:
             if not first_iter:
                 self._start_episode(iterator, loader)
-        except Exception as exc:  # another torch's internals: the program goes on
+        except Exception as exc:  # internals of an unknown torch: the program goes on
             self._recording.failed("a loader's iterator", exc)
         return 1
 
@@ -284,8 +292,8 @@ class Batches:
         return episode
 
     def episode(self, iterator: Any) -> Episode:
-        """The episode that an iterator is in. Raises KeyError: it was made before anybody
-        watched."""
+        """Return the episode that an iterator is in. Raises KeyError: it was made before recording
+        began."""
         episode: Episode | None = self._episodes.get(iterator)
         if episode is None:
             raise KeyError(id(iterator))
@@ -294,7 +302,8 @@ class Batches:
     # with workers
 
     def around_put_index(self) -> tuple[Any, Any]:
-        """Around ``_try_put_index``, in which what is put on a queue is looked at."""
+        """Return functions to run before and after ``_try_put_index``, which record the queued
+        batch."""
         state = self._state
 
         def enter(iterator: Any) -> Any:
@@ -311,13 +320,14 @@ class Batches:
                     args = self._arguments(episode, worker=worker)
                     self._span(self._queued, time_ns, time_ns, args, batch)
                     episode.tasks[batch] = sent[1] if sent is not None else None
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # internals of an unknown torch: the program goes on
                 self._recording.failed("a queued batch", exc)
 
         return enter, leave
 
     def after_get_data(self) -> Any:
-        """After ``_get_data``: a batch, a worker's answer to another message, or an exception."""
+        """Return the function to run after ``_get_data``, which gave a batch or a worker's answer
+        to another message, or raised."""
 
         def leave(start_ns: int, was: int, iterator: Any, got: Any) -> None:
             time_ns = now()
@@ -328,20 +338,20 @@ class Batches:
                 elif type(got[0]) is int:
                     batch = got[0]
                     task = iterator._task_info.get(batch)
-                    # Else nobody asked for it: workers that stay still had it when the loop before
-                    # was left.
+                    # Otherwise nobody requested the batch: persistent workers still had it when the
+                    # previous loop was left.
                     if task is not None:
                         episode.arrived = batch
                         episode.tasks.pop(batch, None)
                         args = self._arguments(episode, worker=task[0])
                         self._span(self._arrived, time_ns, time_ns, args, batch)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # internals of an unknown torch: the program goes on
                 self._recording.failed("a batch's arrival", exc)
 
         return leave
 
     def around_next(self) -> tuple[Any, Any]:
-        """Around ``_next_data`` where workers prepare batches."""
+        """Return functions to run before and after ``_next_data`` if workers prepare batches."""
 
         def enter(iterator: Any) -> Any:
             try:
@@ -366,7 +376,8 @@ class Batches:
                 if error is StopIteration:
                     return
                 if episode.lost:
-                    batch = iterator._rcvd_idx  # it was waited for, and did not come
+                    # the batch was waited for, and did not come
+                    batch = iterator._rcvd_idx
                 elif getattr(iterator, "_in_order", True):
                     batch = iterator._rcvd_idx - 1
                 else:
@@ -383,13 +394,13 @@ class Batches:
                     self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
                 else:
                     self._died(iterator, episode)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # internals of an unknown torch: the program goes on
                 self._recording.failed("a wait for a batch", exc)
 
         return enter, leave
 
     def _cost(self, episode: Episode, start_ns: int, worked: int) -> None:
-        """How much processor's time, of all threads, the program has used from one batch to the
+        """Record the CPU time, of all threads, that the program has used from the last batch to the
         request for the next one."""
         if episode.worked:
             self._span(
@@ -400,8 +411,8 @@ class Batches:
     # without workers
 
     def around_next_here(self) -> tuple[Any, Any]:
-        """Around ``_next_data`` where this thread prepares batches itself; perhaps inside of an
-        item of another loader."""
+        """Return functions to run before and after ``_next_data`` if this thread itself prepares
+        batches, perhaps while it reads an item of another loader."""
         state = self._state
 
         def enter(iterator: Any) -> Any:
@@ -419,7 +430,8 @@ class Batches:
                     state.batches_of,
                 )
                 self._recording.be_at(episode, MAIN)
-            except Exception:  # an iterator from before anybody watched, or another torch's
+            # an iterator from before recording began, or an unknown torch
+            except Exception:
                 return 0
             state.inside, state.batch = PIN, episode.batches
             return now(), episode, before, process_time_ns()
@@ -451,7 +463,7 @@ class Batches:
                 more = {} if error is None else {"error": error.__name__}
                 self._span(self._wait, start_ns, end, self._arguments(episode, ready=False), batch)
                 self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # internals of an unknown torch: the program goes on
                 self._recording.failed("a batch", exc)
 
         return enter, leave
@@ -459,7 +471,7 @@ class Batches:
     # pinning
 
     def around_pin_loop(self) -> tuple[Any, Any]:
-        """Around the pinning thread's loop."""
+        """Return functions to run before and after the loop of the pinning thread."""
         state = self._state
 
         def enter(in_queue: Any, out_queue: Any) -> int:
@@ -477,7 +489,7 @@ class Batches:
         return enter, leave
 
     def around_pin(self) -> tuple[Any, Any]:
-        """Around ``pin_memory``, which calls itself."""
+        """Return functions to run before and after ``pin_memory``, which calls itself."""
         state = self._state
 
         def enter() -> int:
@@ -493,12 +505,12 @@ class Batches:
                 return
             try:
                 args, owner = state.args, state.owner
-                # in the pinning thread; an iterator with persistent workers is in another episode
-                # now
+                # in the pinning thread: an iterator with persistent workers may be in another
+                # episode by now
                 if owner is not None:
                     args = self._arguments(self.episode(owner()))
                 self._span(self._pin, start_ns, end, args, state.batch)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # internals of an unknown torch: the program goes on
                 self._recording.failed("a batch's pinning", exc)
 
         return enter, leave
@@ -513,16 +525,16 @@ def _has_queues(iterator: Any, in_queue: Any, out_queue: Any) -> bool:
 
 
 def _error(got: Any) -> type[BaseException] | None:
-    """The exception that a body has raised that this is called after; None if it returned
-    something."""
+    """Return the type of the exception that the observed function has raised; None if it returned a
+    value."""
     return (sys.exc_info()[0] or BaseException) if got is ABSENT else None
 
 
-_LAST = 1 << 14  # records of a worker that are looked at
+_LAST = 1 << 14  # last records of a worker that are read
 
 
 class Deaths:
-    """Records and reports workers that are gone."""
+    """Records and reports workers that have died."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -530,8 +542,8 @@ class Deaths:
         self._reported: set[int] = set()
 
     def check_workers(self, iterator: Any, episode: Episode) -> None:
-        """A request has found no batch: see which worker is gone. torch has looked already, so that
-        asking changes nothing."""
+        """Find the workers that have died, after a request has found no batch. torch has checked
+        them before, so asking for their exit codes changes nothing."""
         time_ns = now()
         for worker, process in enumerate(iterator._workers):
             code = process.exitcode
@@ -549,7 +561,8 @@ class Deaths:
         sample = None
         if batch in episode.tasks:
             indices = episode.tasks[batch]
-            if type(indices) is tuple and len(indices) == 2:  # torchdata sends more along
+            # torchdata sends more than the indices
+            if type(indices) is tuple and len(indices) == 2:
                 indices = indices[0]
             samples = indices if isinstance(indices, list) else [indices]
             if n_read < len(samples) and type(samples[n_read]) is int:
@@ -571,8 +584,8 @@ class Deaths:
         )
 
     def _last_batch(self, pid: int) -> tuple[int, int]:
-        """The batch that a process took last, by its own records, and how many samples it has read
-        since."""
+        """Return the batch that a process took last, according to its own records, and the number
+        of samples that it has read since."""
         folder = self._recording.folder()
         if folder is None:
             return UNKNOWN, 0

@@ -1,13 +1,20 @@
-"""Operations: transforms and what the user names, in a program's datasets and in libraries, and
-what records them.
+"""The search for operations (transforms, and functions that the user names) in datasets and
+libraries, and the patches that record their calls.
 
-A transform is recorded under its class's name, a function under its own; what only calls others in
-turn (a Compose, a ``nn.Sequential``, an object with a list ``transforms``) is none itself. What is
-around is the class's function, never an object, each once. The transforms of torchvision and
-albumentations are known, wherever a program calls them, once they have been imported. Those of a
-dataset are found in its attributes and its class's, in globals that its ``__getitem__`` names, in
-lists of them, and in the attributes of transforms and of datasets inside it. Objects are not asked
-for their attributes: no property and no ``__getattr__`` of the program runs.
+A transform is recorded under its class's name, a function under its own name. An object that only
+calls other transforms in turn (a Compose, a ``nn.Sequential``, an object with a list
+``transforms``) is not an operation itself. The patch is on the function of the class, never on an
+object, and each function is patched once.
+
+The transforms of torchvision and albumentations are recorded wherever a program calls them, once
+these libraries have been imported. The transforms of a dataset are searched for in:
+
+- the attributes of the dataset and of its class;
+- the globals that its ``__getitem__`` names;
+- lists of transforms;
+- the attributes of transforms, and of datasets inside it.
+
+Attributes are read without running code of the program: no property and no ``__getattr__``.
 
 Checked with torch 2.1 and 2.15, torchvision 0.16 and 0.29, albumentations 2.0, datasets 5.2.
 """
@@ -30,14 +37,15 @@ if TYPE_CHECKING:
 
 
 _DEEPEST = 6
-_FEW = 64  # elements of a list that are looked at; a list of datasets is looked at whole
+_FEW = 64  # elements of a list that are looked at; all, if these are datasets
 
 SAMPLE, BATCH, TURNS = "__getitem__", "__getitems__", "__iter__"
 
 
 def datasets(dataset: Any) -> Iterator[Any]:
-    """A dataset and those that it holds, one of each class and what it holds; torch's ``Subset``,
-    which reads nothing itself, left out."""
+    """Yield a dataset and the datasets that it holds, at any depth; one of each class.
+
+    Leaves out torch's ``Subset``, which reads nothing itself."""
     visited: set[int] = set()
     kinds: set[type] = set()
     open_: list[tuple[Any, int]] = [(dataset, _DEEPEST)]
@@ -55,9 +63,11 @@ def datasets(dataset: Any) -> Iterator[Any]:
 
 
 def _inner_datasets(name: str, value: Any) -> Iterator[Any]:
-    """The datasets that an attribute holds: itself, those in a list of it, or that of a loader
-    behind it. fastai (2.8) hands torch a stand-in whose attribute ``d`` is the loader, and the
-    dataset is that one's."""
+    """Yield the datasets that an attribute holds: its value, the elements of its list or dict, or
+    the ``dataset`` of the loader that is its value.
+
+    fastai (2.8) gives torch a stand-in for the loader. Its attribute ``d`` is the real loader,
+    which has the dataset."""
     if is_dataset(value) or (name == "dataset" and _is_indexed(type(value))):
         yield value
         return
@@ -74,7 +84,8 @@ def _inner_datasets(name: str, value: Any) -> Iterator[Any]:
 
 
 def _listed_datasets(values: Sequence[Any]) -> Iterator[Any]:
-    """The datasets among the first of a list; all of it where these are nothing else."""
+    """Yield the datasets among the first ``_FEW`` elements of a list. If all of these are datasets,
+    yield the datasets of the whole list."""
     first = values[:_FEW]
     datasets = [value for value in first if is_dataset(value)]
     if len(datasets) < len(first):
@@ -84,8 +95,8 @@ def _listed_datasets(values: Sequence[Any]) -> Iterator[Any]:
 
 
 def is_dataset(value: Any) -> bool:
-    """True if an object is a dataset: of torch's class, or one of the program's own (or
-    ``__getitems__`` says it) that is indexed."""
+    """True if an object is a dataset: an instance of torch's ``Dataset``, or an object with a
+    length and an index whose class is the program's own or has ``__getitems__``."""
     kind = type(value)
     if is_instance_of(value, "torch.utils.data.dataset", "Dataset"):
         return True
@@ -104,8 +115,8 @@ def _is_indexed(kind: type) -> bool:
 
 
 def source_name(dataset: Any) -> str:
-    """The method that reads the samples of a dataset, such as ``Pictures.__getitem__``: of
-    ``Subset`` that of the dataset inside."""
+    """Return the name of the method that reads the samples of a dataset, such as
+    ``Pictures.__getitem__``. For torch's ``Subset``, it is the method of the dataset inside."""
     while is_torch("Subset", dataset):
         dataset = vars(dataset).get("dataset")
     iterable = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
@@ -115,15 +126,19 @@ def source_name(dataset: Any) -> str:
 
 
 def is_torch(name: str, dataset: Any) -> bool:
-    """True if a dataset is torch's own of that name: ``Subset``; ``StackDataset``, which puts a
-    sample together of samples of several others; ``ChainDataset``, which iterates over several."""
+    """True if a dataset is of the class of this name in ``torch.utils.data``, not of a subclass.
+
+    The names in use are ``Subset``; ``StackDataset``, whose sample consists of one sample of each
+    of several datasets; and ``ChainDataset``, which iterates over several datasets."""
     return type(dataset) is getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
 def chained_source(iterator: Any) -> type | None:
-    """The class of the dataset that an iterator of a ``ChainDataset`` gives samples of at the
-    moment. Its generator delegates to that of one dataset (``yield from``), the variable ``d`` of
-    torch 2.1 to 2.15; None if it is another."""
+    """Return the class of the dataset from which an iterator over a ``ChainDataset`` yields samples
+    at the moment; None if it cannot be read.
+
+    The iterator is a generator that delegates to one dataset after another (``yield from``). In
+    torch 2.1 to 2.15 its local variable ``d`` is that dataset."""
     frame = getattr(iterator, "gi_frame", None)
     dataset = None if frame is None else frame.f_locals.get("d")
     if is_torch("ChainDataset", dataset):
@@ -144,26 +159,26 @@ _PLAIN = (
     ModuleType,
     BuiltinFunctionType,
 )
-_LISTS = (list, tuple, dict, OrderedDict)  # torch 2.1 keeps modules in the last
+_LISTS = (list, tuple, dict, OrderedDict)  # torch 2.1 keeps modules in an OrderedDict
 _MOST = 64  # a longer list holds samples
 
 
 class Finder:
-    """Finds transforms and hands them on."""
+    """Searches datasets and transforms for operations, and passes each to ``Operations``."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
 
     def dataset(self, dataset: Any) -> None:
-        """Look through a dataset."""
+        """Search a dataset for transforms."""
         self._search(dataset, _DEEPEST, set())
 
     def transform(self, transform: Any) -> None:
-        """Look at one transform, and at what it calls."""
+        """Record a transform, and search its attributes or its list for more."""
         self._value(transform, _DEEPEST, set(), True)
 
     def _search(self, thing: Any, deep: int, visited: set[int]) -> None:
-        """The attributes of a dataset."""
+        """Search the attributes of a dataset, and the values that its class uses."""
         if deep <= 0 or id(thing) in visited:
             return
         visited.add(id(thing))
@@ -219,13 +234,13 @@ class Finder:
                 self._list(inner, deep, visited, True)
                 return
             self._operations.kind(kind)
-        for part in parts.values():  # other transforms, but no function, whose time is its own
+        for part in parts.values():  # transforms, but no functions: their time is this object's
             self._value(part, deep - 1, visited, False)
 
 
 def reachable_values(kind: type) -> Iterator[Any]:
-    """What objects of a class may use that is not their own: attributes of the class, and globals
-    that its reading of samples names."""
+    """Yield the values that objects of a class may use beside their own attributes: the attributes
+    of the class, and the globals that its methods for reading samples name."""
     for owner in kind.__mro__:
         if is_foreign(owner):
             continue
@@ -238,7 +253,7 @@ def reachable_values(kind: type) -> Iterator[Any]:
 
 
 def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Names and values of an object's own attributes, those in slots with them."""
+    """Yield the names and values of an object's own attributes, in its ``__dict__`` and slots."""
     try:
         namespace = object.__getattribute__(thing, "__dict__")
         if type(namespace) is dict:
@@ -255,13 +270,14 @@ def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_instance_of(thing: Any, module: str, name: str) -> bool:
-    """True if an object is of a class that is only known if its module has been imported; asks the
-    type alone."""
+    """True if an object is an instance of a class, given by its module and name; False if that
+    module has not been imported. Only the type of the object is looked at."""
     kind: Any = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and issubclass(type(thing), kind)
 
 
-# Of these nothing that a dataset keeps is a transform, but a model may be, and torchvision's are.
+# Objects of these packages in a dataset are not transforms. ``is_foreign`` makes an exception for
+# torch.nn, since a module may be a transform and torchvision's transforms are modules.
 _FOREIGN = {
     "PIL",
     "_thread",
@@ -298,7 +314,7 @@ def is_foreign(thing: Any) -> bool:
 
 
 def innermost(function: Any) -> Any:
-    """The function that a method is of, or that decorators written in Python stand around."""
+    """Return the function of a method, or the one inside decorators written in Python."""
     if type(function) is MethodType:
         function = function.__func__
     while (
@@ -310,8 +326,8 @@ def innermost(function: Any) -> Any:
 
 
 def parameter(function: FunctionType, index: int) -> tuple[str, bool] | None:
-    """The name of a parameter by position, and whether it is the tuple that has it; None: there is
-    none."""
+    """Return the name of the parameter at a position, and whether it is ``*args``; None if the
+    function has no such parameter."""
     code = function.__code__
     if code.co_argcount > index:
         return code.co_varnames[index], False
@@ -320,12 +336,12 @@ def parameter(function: FunctionType, index: int) -> tuple[str, bool] | None:
     return None
 
 
-# only calls another function that is recorded
+# functions that only call another function, which is recorded itself
 _PASSING = {("torchvision.datasets.folder", "default_loader")}
 
 
 class Operations:
-    """Records the runs of transforms."""
+    """Patches functions and classes so that their calls are recorded as operations."""
 
     def __init__(self, recording: Recording, patches: LoaderPatches) -> None:
         self._recording, self._patches = recording, patches
@@ -345,7 +361,7 @@ class Operations:
     # functions
 
     def function(self, function: Any, name: str | None = None) -> bool:
-        """A function that is a transform."""
+        """Record the calls of a function; returns whether it could be patched."""
         function = innermost(function)
         if (
             type(function) is not FunctionType
@@ -367,7 +383,7 @@ class Operations:
     # classes
 
     def kind(self, kind: type) -> None:
-        """A class whose objects are transforms."""
+        """Record the calls of the objects of a class of transforms."""
         if kind in self._kinds:
             return
         self._kinds.add(kind)
@@ -376,8 +392,9 @@ class Operations:
             self.method(*method)
 
     def method(self, owner: type, name: str, suffix: str = "") -> bool:
-        """The method of a class that does what its objects are for. ``suffix``: what the operation
-        is called by behind the name of the object's class."""
+        """Record the calls of a method as an operation; returns whether it is written in Python and
+        can be patched. ``suffix``: is appended to the name of the object's class to name the
+        operation."""
         function = innermost(vars(owner).get(name))
         if type(function) is not FunctionType or self._patches.has(function):
             return type(function) is FunctionType
@@ -405,8 +422,8 @@ class Operations:
         )
 
     def named(self, kind: type, owner: type, name: str, suffix: str) -> int:
-        """The number of the operation that a method is for objects of a class; 0: another method
-        is, which calls this one."""
+        """Return the number of the operation that calls of a method on objects of a class are
+        recorded as. 0 if another method, which calls this one, is recorded instead."""
         if not suffix:
             method = call_method(kind)
             if method is not None and method != (owner, name):
@@ -414,12 +431,12 @@ class Operations:
                 return 0
         return self._recording.operation(f"{kind.__name__}{suffix}")
 
-    # what calls them in turn
+    # containers that call their transforms in turn
 
     def container(self, owner: type, name: str, learn: Any) -> None:
-        """A class whose objects call their ``transforms`` in turn: what comes into that list later
-        is seen when it is called. ``learn``: called with each transform of a class that has not
-        been looked at."""
+        """Look at the list ``transforms`` of each object of a class whenever its method is called:
+        transforms may be added to the list later. ``learn`` is called with each transform whose
+        class has not been looked at."""
         kinds, patches = self._kinds, self._patches
         self._kinds.add(owner)
 
@@ -430,7 +447,7 @@ class Operations:
                     if kind not in kinds and not (kind is FunctionType and patches.has(transform)):
                         learn(transform)
             except Exception:
-                pass  # it is not a list: the program is about to hear of it
+                pass  # not a list: the program's own loop is about to raise
             return 1
 
         def leave(entered: int, was: int) -> None:
@@ -451,7 +468,7 @@ class Operations:
 
 
 class _OperationNumbers(dict[type, int]):
-    """By class of the object the number of an operation."""
+    """The number of the operation that a method is recorded as, by the class of the object."""
 
     def __init__(self, operations: Operations, owner: type, name: str, suffix: str) -> None:
         self._operations, self._of = operations, (owner, name, suffix)
@@ -466,8 +483,8 @@ class _OperationNumbers(dict[type, int]):
 
 
 def call_method(kind: type) -> tuple[type, str] | None:
-    """The class and the name of the method that does the work of ``object(...)``, if it is written
-    in Python."""
+    """Return the class and the name of the method that does the work of ``object(...)``: its
+    ``__call__``, or the ``forward`` of a torch module. None if it is not written in Python."""
     module = getattr(sys.modules.get("torch.nn"), "Module", None)
     for name in ("__call__", "forward"):
         owner = next((above for above in kind.__mro__ if name in vars(above)), None)
@@ -483,9 +500,10 @@ _FAMILIES = (
     "albumentations.core.composition",
     "albumentations.core.transforms_interface",
 )
-_IN_TURN = ("Compose", "ReplayCompose", "Sequential")  # these only call others
+_IN_TURN = ("Compose", "ReplayCompose", "Sequential")  # these classes only call other transforms
 _NOT = ("BaseCompose",)
-# Read and decode: a folder dataset's loaders by one name, others by their own.
+# Functions that read and decode files, by module: the loaders of a folder dataset are recorded
+# under one name, the others (None) under their own.
 _READING: dict[str, dict[str, str | None]] = {
     "torchvision.datasets.folder": {"pil_loader": "Loader", "accimage_loader": "Loader"},
     "torchvision.io.image": dict.fromkeys(
@@ -495,8 +513,8 @@ _READING: dict[str, dict[str, str | None]] = {
 
 
 class Libraries:
-    """Puts what is recorded around the transforms of libraries. ``learn``: called with each
-    transform that is called in turn and is of a class that has not been looked at."""
+    """Patches the transforms of libraries. ``learn`` is called with each transform in a container
+    of these libraries whose class has not been looked at."""
 
     def __init__(self, operations: Operations, learn: Callable[[Any], None]) -> None:
         self._operations, self._learn = operations, learn
@@ -504,8 +522,10 @@ class Libraries:
         self._imported: tuple[int, str] | None = None
 
     def update(self) -> None:
-        """Do it for what has been imported since it was done last: at each ``iter(loader)``, and
-        there are thousands of modules."""
+        """Patch the libraries that have been imported since the last call.
+
+        Called at each ``iter(loader)``: it returns at once if no module was imported since, because
+        there may be thousands of modules."""
         names = list(sys.modules)
         imported = len(names), names[-1]
         if imported == self._imported:

@@ -1,8 +1,8 @@
-"""Which functions of torch the loader instrument stands around: the one table of them. Checked with
-torch 2.1 and 2.15, torchdata 0.11.
+"""The functions of torch that the loader instrument patches. Checked with torch 2.1 and 2.15,
+torchdata 0.11.
 
-Nothing here imports torch; what does not fit is told by its name and left out. A function that asks
-for its own local variables is left alone, since it would find two more.
+Nothing here imports torch. A patch that does not fit is reported by its name and left out. A
+function that reads its own local variables is not patched, since the patch adds two of them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ _MAIN = ("__main__", "__mp_main__")
 
 
 class LoaderPatches(FunctionPatches):
-    """The patches of the loader instrument. ``recording``: says where each thread is, and takes
-    warnings."""
+    """The patches of the loader instrument. ``recording`` has the state of each thread, and gets
+    the warnings."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(lambda sentence: recording.warn(f"loader: {sentence}"))
@@ -70,15 +70,17 @@ class LoaderPatches(FunctionPatches):
         value: bool = False,
         anywhere: bool = False,
     ) -> bool:
-        """Put something around a function, through its decorators; arguments that are not here are
-        those of ``Around``.
+        """Call ``enter`` and ``leave`` around the body of a function; if it is decorated, of the
+        function inside its decorators. Arguments that are not described here are those of
+        ``Around``.
 
         Args:
-            on_leave: As ``left`` for ``Around``.
-            anywhere: The program may ask ``torch.compile`` to compile it.
+            name: The name of the function in the table of patches.
+            on_leave: As ``leave_with`` of ``Around``.
+            anywhere: The program may ask ``torch.compile`` to compile the function.
 
         Returns:
-            Whether it is there now.
+            True if the function is patched now.
         """
         function = innermost(function)
         if type(function) is not FunctionType:
@@ -106,38 +108,41 @@ class LoaderPatches(FunctionPatches):
         return True
 
     def has(self, function: FunctionType) -> bool:
-        """True if something is around a function."""
+        """True if a function is patched."""
         return self._known.get(function) is True
 
     def _unique(self, name: str, function: FunctionType) -> str:
-        """A name for the table, which undoes by name: lambdas are many, and have one."""
+        """Return a name that is unique in the table, which removes patches by name: several lambdas
+        have the same name."""
         if name not in self.table:
             return name
         code = function.__code__
         return f"{name} at {code.co_filename}:{code.co_firstlineno} {id(function)}"
 
     def remove(self) -> None:
-        """Put all back."""
+        """Remove all patches."""
         super().remove()
         self._known = IdentityMap()
 
 
 def _knows_torch(function: FunctionType) -> bool:
-    """True if ``torch`` is a global of a function's module, and no local variable of it."""
+    """True if ``torch`` in the body of a function means a global of its module, not a local
+    variable."""
     return "torch" in function.__globals__ and "torch" not in function.__code__.co_varnames
 
 
 def _nothing(entered: int, was: int) -> None:
-    """After what was only to be known of before."""
+    """Do nothing: the ``leave`` of a patch that only needs ``enter``."""
 
 
 def _entered(*_: Any) -> int:
-    """Before what is only to be known of after."""
+    """Do nothing: the ``enter`` of a patch that only needs ``leave``."""
     return 1
 
 
 def _name_of_own(collate: Any) -> str | None:
-    """The name of the program's (or another library's) collate function; None of torch's."""
+    """Return the name of a collate function of the program or of another library; None for a
+    collate function of torch."""
     collate = _without_partials(collate)
     if is_foreign(collate):
         return None
@@ -151,8 +156,8 @@ def _without_partials(function: Any) -> Any:
 
 
 class LoaderTorch:
-    """The patches of the loader instrument in one process. ``events``: who else wants to know when
-    batches are fetched."""
+    """Patches torch, datasets and operations in one process. ``events`` has the other subscribers
+    to the fetching of batches."""
 
     def __init__(self, recording: Recording, named: Sequence[str], events: StepEvents) -> None:
         self.recording = recording
@@ -170,7 +175,7 @@ class LoaderTorch:
         self._collate = self._samples.around_collate()
 
     def install(self) -> None:
-        """Put the patches in place, each as soon as its module is there."""
+        """Install the patches of each module as soon as it is imported."""
         for module, install in (
             ("torch.utils.data._utils.fetch", self._patch_fetch),
             ("torch.utils.data._utils.worker", self._patch_worker),
@@ -184,22 +189,22 @@ class LoaderTorch:
         self.named.watch()
 
     def remove(self) -> None:
-        """Put all back as it was."""
+        """Remove all patches."""
         self.named.unwatch()
         self.patches.remove()
 
     def prepare(self, dataset: Any, collate: Any, whole: bool) -> dict[str, Any]:
-        """Record around the functions that a dataset and a collate function run, as far as that is
-        not done.
+        """Patch the methods of a dataset that read samples, its transforms and the collate
+        function, unless they are patched already.
 
         Args:
-            dataset: What a loader reads from.
-            collate: What puts its samples together.
-            whole: Whether it is not called, and a sample is a batch.
+            dataset: The dataset that a loader reads.
+            collate: The function that collates its samples.
+            whole: True if ``collate`` is not called because each sample is a batch.
 
         Returns:
-            ``source``: the class whose samples are read, and its method; ``whole``, if it is;
-            ``collate``: the name of the program's own.
+            ``source``: the class and method that read samples. ``whole``: True; only if each sample
+            is a batch. ``collate``: the name of the collate function; only if it is not torch's.
         """
         self._libraries.update()
         self.named.update()
@@ -219,13 +224,13 @@ class LoaderTorch:
     def _record_reading(
         self, kind: type, name: str, around: tuple[Any, Any], n_parameters: int
     ) -> None:
-        """Record around a method of datasets that reads samples; its first parameters are handed
-        on."""
+        """Patch a method of a class of datasets that reads samples. Its first ``n_parameters``
+        arguments are passed to ``around``."""
         owner = next((above for above in kind.__mro__ if vars(above).get(name) is not None), None)
         if owner is None:
             return
         function, where = vars(owner)[name], f"{owner.__module__}.{owner.__qualname__}.{name}"
-        if type(function) is not FunctionType:  # ``functools.lru_cache``, C
+        if type(function) is not FunctionType:  # ``functools.lru_cache``, or written in C
             if name == SAMPLE and owner.__module__ != "builtins":
                 self.patches.table.setdefault(where, "is not written in Python")
             return
@@ -252,7 +257,7 @@ class LoaderTorch:
                 f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH
             )
 
-    # one module each
+    # the patches, by module
 
     def _record_around(
         self,
@@ -298,7 +303,7 @@ class LoaderTorch:
     def _patch_worker(self, module: ModuleType) -> None:
         loop: Any = innermost(getattr(module, "_worker_loop", None))
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
-        # By position: the names of the others have changed, these are called alike since 2.1.
+        # Taken by position, which is the same since torch 2.1; names of other parameters changed.
         self._record_around(
             module,
             "_worker_loop",
@@ -396,23 +401,23 @@ class LoaderTorch:
 
 
 class NamedOperations:
-    """Records the operations that the user names, each when it is there."""
+    """Records the operations that the user names, each as soon as it is defined."""
 
     def __init__(self, names: Sequence[str], operations: Operations) -> None:
         self._operations = operations
-        # for each that has not been found, why
+        # the operations that have not been found: name -> the reason
         self.missing = dict.fromkeys(names, "its module was not imported")
         self._over = False
 
     def watch(self) -> None:
-        """Look for each when its module has been imported."""
-        for name in list(self.missing):  # what is found at once is no longer among them
+        """Look for each operation when its module has been imported."""
+        for name in list(self.missing):  # a copy: an operation found at once is removed
             module = name.partition(":")[0]
             if module not in _MAIN:
                 when_imported(module, self._imported)
 
     def unwatch(self) -> None:
-        """No more."""
+        """Stop looking for operations."""
         self._over = True
 
     def _imported(self, module: ModuleType) -> None:
@@ -420,7 +425,7 @@ class NamedOperations:
             self.update()
 
     def update(self) -> None:
-        """Look for those that have not been found: a module may define one after it was
+        """Look for the operations that have not been found: a module may define one after it was
         imported."""
         for name in list(self.missing):
             module_name, _, path = name.partition(":")
@@ -429,7 +434,7 @@ class NamedOperations:
                 continue
             try:
                 why = self._record_path(module, path)
-            except Exception as exc:  # whatever an odd module does when it is looked at
+            except Exception as exc:  # attributes of a module can raise anything
                 why = f"{type(exc).__name__}: {exc}"
             if why:
                 self.missing[name] = why
@@ -437,7 +442,8 @@ class NamedOperations:
                 self.missing.pop(name, None)
 
     def _record_path(self, module: ModuleType, path: str) -> str:
-        """Record a function; returns why that cannot be, or nothing if it is done."""
+        """Record the function or method at a path in a module; returns why that is not possible, or
+        an empty string if it is done."""
         *outer, last = path.split(".")
         owner: Any = module
         for part in outer:
@@ -469,6 +475,6 @@ _UNSEEN = "it is not written in Python, or its source is not there to read"
 
 
 def _module(name: str) -> ModuleType | None:
-    if name in _MAIN:  # a process that was spawned has the script by the other name
+    if name in _MAIN:  # a spawned process has the script as __mp_main__
         return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
     return sys.modules.get(name)

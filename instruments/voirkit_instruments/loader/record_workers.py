@@ -1,14 +1,15 @@
-"""Where batches are made, in a worker or in the process that asks for them: idle, reading samples,
-putting them together, putting the batch on the queue; and how one knows whose worker it is.
+"""Records how batches are prepared, in a worker or in the process that asks for them: idle time,
+reading samples, collating them, putting the batch on the queue.
 
-A forked worker has the episode from the thread that forked it; one that is spawned is handed
-it with the process (``record.py``); workers that stay for the next episode get it with the message
-by which torch wakes them.
+A worker prepares batches for an episode, one pass of an iterator over its loader. A forked worker
+has the episode of the thread that forked it. A spawned worker gets it when the process starts
+(``record.py``). A persistent worker gets the next episode with the message by which torch wakes it.
 
-A sample (``item``) is what the outermost dataset that is not torch's own ``Subset`` gives, under
-the index that it was asked for. What that dataset asks of others is ``inner``, each under the name
-of its own class. Where ``__getitems__`` or a list as index asks for a whole batch, the record's
-arguments have ``whole``. Checked with torch 2.1 and 2.15, torchdata 0.11.
+A sample (``item``) is an object that the outermost dataset returns, recorded under the requested
+index; torch's own ``Subset`` does not count as outermost. A sample that this dataset reads from
+another dataset is recorded as ``inner``, under the name of the other dataset's class. If a whole
+batch is read at once, by ``__getitems__`` or with a list as index, the record's arguments have
+``whole``. Checked with torch 2.1 and 2.15, torchdata 0.11.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ from voirkit_instruments.loader.record_batches import (
 from voirkit_instruments.loader.record_operations import chained_source, is_torch
 from voirkit_instruments.steps.events import as_function
 
-_SIZED, _SIZED_EVERY = 4, 64  # batches that are looked into: the first, and few of the others
-_MOST_PARTS = 4096  # parts of a batch that are looked at
-_OBJECT = 16  # bytes that pickle writes for a number, some
-_CARRIED = "voirkit"  # the attribute of torch's message
+_SIZED, _SIZED_EVERY = 4, 64  # the size of the first 4 batches and of every 64th is recorded
+_MOST_PARTS = 4096  # maximum number of parts of a batch that its size includes
+_OBJECT = 16  # bytes that pickle writes for a number, approximately
+_CARRIED = "voirkit"  # the attribute of torch's ``_ResumeIteration`` that carries the episode
 
 
 class Workers:
-    """Functions that run around those of a worker, and of what prepares batches in any process.
+    """Callbacks around torch's functions that run in a worker, and around those that prepare
+    batches in any process.
 
     Args:
-        prepare: Called with a dataset and a collate function before they are used, and whether a
-            sample is a batch; tells the source of samples, as in ``Episode``.
+        prepare: Called before a dataset is read, with the dataset, its collate function, and True
+            if each sample is a batch. Returns ``Episode.source``.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class Workers:
         )
 
     def around_loop(self) -> tuple[Any, Any]:
-        """Around ``_worker_loop``."""
+        """Return the callbacks around ``_worker_loop``."""
         state = self._state
 
         def enter(index_queue: Any, data_queue: Any, worker: int) -> int:
@@ -74,7 +76,7 @@ class Workers:
                 state.data_queue = data_queue
                 state.batch, state.idle, state.worked = UNKNOWN, 0, 0
                 self._be(state.making or Episode(UNKNOWN, UNKNOWN), worker)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # other versions of torch may differ: never fail
                 self._recording.failed("a worker", exc)
             return 1
 
@@ -97,7 +99,7 @@ class Workers:
         )
 
     def around_get(self) -> tuple[Any, Any]:
-        """Around the ``get`` of a queue of processes."""
+        """Return the callbacks around ``multiprocessing.queues.Queue.get``."""
         state, span, idle = self._state, self._span, self._idle
 
         def leave(start_ns: int, was: int, queue: Any, got: Any) -> None:
@@ -124,13 +126,13 @@ class Workers:
                         if state.episode is not None:
                             episode.source = state.episode.source
                         self._be(episode, state.worker)
-            except Exception as exc:  # another torch's internals: the program goes on
+            except Exception as exc:  # other versions of torch may differ: never fail
                 self._recording.failed("a worker's queue", exc)
 
         return now, leave
 
     def around_put(self) -> tuple[Any, Any]:
-        """Around the ``put`` of a queue of processes."""
+        """Return the callbacks around ``multiprocessing.queues.Queue.put``."""
         state, span, number = self._state, self._span, self._put
 
         def leave(start_ns: int, was: int, queue: Any, item: Any) -> None:
@@ -144,8 +146,8 @@ class Workers:
         return now, leave
 
     def resume(self, original: Any) -> Any:
-        """The ``__init__`` of ``_ResumeIteration``: it carries the episode that begins, with it
-        through the queue."""
+        """Return an ``__init__`` for ``_ResumeIteration`` that adds the episode that begins: the
+        message carries it through the queue to the worker."""
         state = self._state
 
         def __init__(message: Any, *args: Any, **kwargs: Any) -> None:
@@ -158,20 +160,19 @@ class Workers:
     # batches
 
     def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
-        """Before a fetcher is made; ``collates``: whether samples are put together, else one is a
-        batch."""
+        """Callback before a fetcher is made. ``collates``: False if each sample is a batch."""
         state = self._state
         try:
             source = self._prepare(dataset, collate, not collates)
             if state.inside == WORKER and state.episode is not None:
                 state.episode.source = source
                 self._be(state.episode, state.worker)
-        except Exception as exc:  # another torch's internals: the program goes on
+        except Exception as exc:  # other versions of torch may differ: never fail
             self._recording.failed("what a dataset does", exc)
         return 1
 
     def around_fetch(self) -> tuple[Any, Any]:
-        """Around the ``fetch`` of a fetcher of samples by index."""
+        """Return the callbacks around ``_MapDatasetFetcher.fetch``."""
         state = self._state
 
         def enter() -> Any:
@@ -181,16 +182,18 @@ class Workers:
         return enter, as_function(self._leave_fetch)
 
     def processor_ns(self) -> int:
-        """The processor's time used so far: by all threads of a worker, else by this one."""
+        """Return the CPU time used so far: in a worker by all threads of the process, in other
+        processes by this thread."""
         return thread_time_ns() if self._state.worker == MAIN else process_time_ns()
 
     def _leave_fetch(self, entered: Any, was: int, got: Any) -> None:
-        """After a batch has been prepared.
+        """Record a batch that has been prepared.
 
         Args:
-            entered: ``processor_ns``, when it began, and what this thread had worked by then.
-            was: Where the thread was.
-            got: The batch, or ``ABSENT``.
+            entered: Three figures from the beginning: ``processor_ns()``, the time, and the CPU
+                time of this thread.
+            was: The value of ``inside`` before.
+            got: The batch, or ``ABSENT`` if an exception was raised.
         """
         end = now()
         state = self._state
@@ -211,7 +214,7 @@ class Workers:
             self._span(self._cpu, end, end, args, worked)
             if state.worker != MAIN:
                 self._span(self._making, end, end, args, thread_time_ns() - entered[2])
-                # getting a number, and sending the batch before, in whatever threads
+                # CPU time of all threads since the last batch: to send it, and get the next number
                 if state.worked:
                     self._span(self._send, end, end, args, entered[0] - state.worked)
             if got is not ABSENT and (state.batch < _SIZED or not state.batch % _SIZED_EVERY):
@@ -220,19 +223,21 @@ class Workers:
                 self._span(self._tensors, end, end, args, tensors)
             if state.worker != MAIN:
                 state.worked = self.processor_ns()
-        except Exception as exc:  # another torch's internals: the program goes on
+        except Exception as exc:  # other versions of torch may differ: never fail
             self._recording.failed("a batch's preparation", exc)
 
 
 def size(batch: Any) -> tuple[int, int]:
-    """The bytes of a batch and the number of its tensors, each of which is handed over in shared
-    memory of its own. Looks into plain lists, tuples and dicts only, and at torch's own tensors and
-    numpy's own arrays; runs no code of the program."""
+    """Return the bytes of a batch and the number of its tensors, each of which is sent in a shared
+    memory of its own.
+
+    Looks only into plain lists, tuples and dicts, and only at plain torch tensors and numpy arrays:
+    it runs no code of the program."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
     n_bytes = tensors = looked_at = 0
     open_ = [batch]
-    # a batch was fetched: torch is there
+    # torch has been imported, since a batch was fetched
     with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
         while open_ and looked_at < _MOST_PARTS:
             part = open_.pop()
@@ -255,7 +260,7 @@ def size(batch: Any) -> tuple[int, int]:
 
 
 class Samples:
-    """Functions that run around what reads a sample, and what puts samples together."""
+    """Callbacks around the functions that read samples, and around collate functions."""
 
     def __init__(self, recording: Recording, workers: Workers) -> None:
         self._recording, self._workers = recording, workers
@@ -264,11 +269,11 @@ class Samples:
         self._inner = recording.name("data", "inner", "index")
         self._items = recording.name("data", "items", "batch")
         self._collate = recording.name("data", "collate", "batch")
-        self._iterables = IdentityMap()  # of a fetcher its samples
+        self._iterables = IdentityMap()  # fetcher -> _SampleCount
 
     def around_item(self) -> tuple[Any, Any]:
-        """Around a dataset's ``__getitem__``; one that calls it again for the same sample
-        (``super()``, another try) is recorded once."""
+        """Return the callbacks around a dataset's ``__getitem__``. If it calls itself again on the
+        same dataset (``super()``, a retry), only the outer call is recorded."""
         state, span, item, inner = self._state, self._span, self._item, self._inner
 
         def enter(dataset: Any, index: Any) -> Any:
@@ -304,8 +309,8 @@ class Samples:
         return enter, leave
 
     def around_items(self) -> tuple[Any, Any]:
-        """Around a dataset's ``__getitems__``, which reads the samples of a batch at once, or asks
-        for each of them."""
+        """Return the callbacks around a dataset's ``__getitems__``, which reads all samples of a
+        batch, at once or one by one."""
         state, span, items = self._state, self._span, self._items
 
         def enter(dataset: Any) -> Any:
@@ -313,7 +318,7 @@ class Samples:
             if dataset is before:
                 return 0
             state.batches_of = dataset
-            if is_torch("StackDataset", dataset):  # the samples of the others are parts of its own
+            if is_torch("StackDataset", dataset):  # inner samples are parts of its own
                 state.inside, state.dataset = ITEM, dataset
             return now(), state.sources.batches[type(dataset)], before
 
@@ -328,7 +333,8 @@ class Samples:
         return enter, leave
 
     def around_collate(self) -> tuple[Any, Any]:
-        """Around what puts samples together, which may call what others use for that."""
+        """Return the callbacks around a collate function. Collate functions that it calls are not
+        recorded."""
         state, span, collate = self._state, self._span, self._collate
 
         def enter() -> int:
@@ -348,9 +354,11 @@ class Samples:
     # iterable datasets
 
     def iterating(self, entered: int, was: int, fetcher: Any) -> None:
-        """An iterable dataset's fetcher has been made: a sample is there when its iterator returns.
-        Its iterator, which nobody else has, is put into a ``map``: that is no frame in a traceback.
-        One that keeps a state (torchdata) is left as it is."""
+        """Callback after the fetcher of an iterable dataset has been made: records each sample when
+        the fetcher's iterator returns it.
+
+        The iterator, which only the fetcher holds, is wrapped in a ``map``, which adds no frame to
+        tracebacks. An iterator with a ``state_dict`` (torchdata) is not wrapped."""
         try:
             iterator = fetcher.dataset_iter
             if hasattr(type(iterator), "state_dict") or type(iterator) is map:
@@ -360,7 +368,7 @@ class Samples:
                 count.chain = iterator
             self._iterables[fetcher] = count
             fetcher.dataset_iter = map(self._stamp(count), iterator)
-        except Exception as exc:  # another torch's internals: the program goes on
+        except Exception as exc:  # other versions of torch may differ: never fail
             self._recording.failed("an iterable dataset", exc)
 
     def _stamp(self, count: _SampleCount) -> Any:
@@ -379,7 +387,7 @@ class Samples:
         return stamp
 
     def around_fetch(self) -> tuple[Any, Any]:
-        """Around the ``fetch`` of an iterable dataset's fetcher."""
+        """Return the callbacks around ``_IterableDatasetFetcher.fetch``."""
         state = self._state
 
         def enter(fetcher: Any) -> Any:
@@ -395,15 +403,17 @@ class Samples:
 
 
 class _SampleCount:
-    """How many samples a fetcher has had, and since when it asks for the next one."""
+    """Counts the samples that a fetcher has received (``n``), and keeps the time since which it
+    waits for the next one (``since``)."""
 
     n = since = 0
-    chain: Any = None  # the iterator of torch's ``ChainDataset``, if that is what samples are of
+    chain: Any = None  # the iterator over torch's ``ChainDataset``; None for other datasets
     _delegate: Any = None
     _args = 0
 
     def args_of_chain(self, sources: Any, otherwise: int) -> int:
-        """The arguments of a sample that has just come of one of several datasets."""
+        """Return the number of the arguments of a sample that a ``ChainDataset`` has just yielded:
+        they name the dataset inside. ``otherwise``: returned if that dataset is not known."""
         delegate = self.chain.gi_yieldfrom
         if delegate is None:
             return otherwise
@@ -411,7 +421,7 @@ class _SampleCount:
             try:
                 kind = chained_source(self.chain)
                 self._args = otherwise if kind is None else sources.turns[kind]
-            except Exception:  # a generator of another torch
+            except Exception:  # a generator of another version of torch
                 self._args = otherwise
             self._delegate = delegate
         return self._args
@@ -421,15 +431,15 @@ _CHAIN = "ChainDataset.__iter__"
 
 
 def is_chained_generator(generator: Any) -> bool:
-    """True if a generator is that of a ``ChainDataset``, in another one: what it gives samples of
-    changes within it."""
+    """True if the generator that a ``ChainDataset`` delegates to belongs to an inner
+    ``ChainDataset``: then the dataset that samples come from can change within it."""
     code = getattr(generator, "gi_code", None)
     return getattr(code, "co_qualname", _CHAIN) == _CHAIN
 
 
 def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, int]:
-    """The number of a sample, and the arguments of its record, which say so if the index asks for
-    many samples."""
+    """Return the number of a sample, and the number of the arguments of its record. For an index
+    that requests several samples: ``UNKNOWN``, and arguments from ``lists``."""
     if type(index) is int:
         return index, sources[kind]
     is_list = type(index) in (list, slice, range)
@@ -443,13 +453,13 @@ def _numbered(index: Any, kind: type, sources: Any, lists: Any) -> tuple[int, in
 def _is_array(index: Any) -> bool:
     try:
         return bool(index.ndim == 1)
-    except Exception:  # whatever an odd tensor does when it is looked at
+    except Exception:  # subclasses of tensors can raise anything
         return False
 
 
 def whole(index: Any) -> int:
-    """An index that is a whole number of numpy's or torch's; else unknown. Asks nothing of types of
-    the program's own."""
+    """Return the integer that an index of numpy or torch holds; ``UNKNOWN`` for any other index.
+    Runs no code of the program's own types."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     kind = type(index)
     try:
@@ -459,5 +469,5 @@ def whole(index: Any) -> int:
             is_integer = index.ndim == 0 and not index.is_floating_point()
             return int(index) if is_integer else UNKNOWN
     except Exception:
-        pass  # a number that is not there yet (meta)
+        pass  # a tensor without data (device meta)
     return UNKNOWN

@@ -1,5 +1,5 @@
-"""The input pipeline in reports: its operations, how batches, workers and the queue did, what other
-numbers of workers would give."""
+"""The report's section on the input pipeline: operations, batches, workers, the queue, and the
+rates that other numbers of workers would give."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 _MANY = 24  # operations that a terminal shows
-_SMALL = 0.001  # of the work: apart from the others, where there are several
-_SLOW = 3  # samples that are named
-_OTHER_WAIT = 0.2  # of the wait: worth a word
+# operations with a smaller share of the work are listed apart, if there are 8 operations or more
+_SMALL = 0.001
+_SLOW = 3  # slow samples that are named
+_OTHER_WAIT = 0.2  # a smaller share of the wait is not mentioned
 _LEAST_DRIFT = 0.1  # a smaller change is not shown
 _BINS = 160
 _WORKERS = 32
@@ -52,7 +53,7 @@ Row = Mapping[str, Any]
 
 
 def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """See ``voirkit.instrument.Instrument``."""
+    """Yield the section on the input pipeline (``voirkit.instrument.Instrument``)."""
     rows = loader.get("operations")
     if not rows:
         return
@@ -70,7 +71,8 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
-    """The operations, most work first; below each those that run in it."""
+    """Yield the table of operations, most work first; below each operation, indented, those that
+    run in it."""
     inner: dict[str, list[str]] = {}
     for name, row in rows.items():
         inner.setdefault(row.get("inside", ""), []).append(name)
@@ -96,8 +98,7 @@ def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
 
 
 def _other_loaders(loader: Loader) -> Iterator[Block]:
-    """The operations of the loaders that are not the one at the top, such as that of the
-    evaluation."""
+    """Yield the operations of the other loaders, such as that of the evaluation."""
     for other in loader.get("loaders") or ():
         rows = other.get("operations")
         if not rows:
@@ -118,7 +119,7 @@ def _other_loaders(loader: Loader) -> Iterator[Block]:
 
 def _cells(name: str, row: Row, indent: int) -> list[str | Cell | Bar]:
     wait = row["wait_share"]
-    # one run reads a whole batch
+    # each call of this operation reads a whole batch
     unit = " batches" if row.get("unit") == "batches" else ""
     share = row["share"]
     operation = Cell(name, "dim" if indent else "", indent)
@@ -128,7 +129,8 @@ def _cells(name: str, row: Row, indent: int) -> list[str | Cell | Bar]:
 
 
 def facts(loader: Loader) -> Iterator[Text]:
-    """Batches, workers, what other numbers of workers would give, slow samples; a line each."""
+    """Yield a line on each of: batches, workers, the rates that other numbers of workers would
+    give, drift, slow samples."""
     if loader.get("stretched_by"):
         tracer = loader["stretched_by"]
         yield Text(
@@ -194,7 +196,8 @@ def _drift(drift: Mapping[str, Any]) -> Iterator[Text]:
 
 
 def _rates(loader: Loader) -> Iterator[Text]:
-    """The loads of other numbers of workers, up to the one that is enough or the best."""
+    """Yield a line with the rates that other numbers of workers can reach, up to the number that is
+    enough; or, if none is enough, up to the best number."""
     rows = {row["workers"]: row for row in loader.get("predicted") or ()}
     now, best = loader["workers"], loader.get("enough_workers") or loader.get("best_workers") or 0
     if now not in rows:
@@ -214,8 +217,8 @@ def _rates(loader: Loader) -> Iterator[Text]:
 
 
 def _loading_rate(row: Mapping[str, Any]) -> float:
-    """Items per second that so many workers make: what they can; where the processors do not
-    suffice for them and the training, that."""
+    """Return the items per second that this number of workers can load, limited by the processors
+    that workers and training share."""
     return float(row["rate"] if row["limited_by"] == "processors" else row["loading_rate"])
 
 
@@ -236,7 +239,7 @@ def _line(label: str, parts: list[str]) -> Text:
 
 
 def _busy(run: Run) -> Iterator[Block]:
-    """How busy each worker was with making batches."""
+    """Yield the timeline of the share of time in which each worker makes batches."""
     from voirkit.export.spans import LOADER, workers
 
     where = f"kind = '{LOADER}' AND category = 'data' AND name = 'preprocess'"
@@ -247,7 +250,7 @@ def _busy(run: Run) -> Iterator[Block]:
     if first is None or last <= first:
         return
     bin_ns = max(-(-(last - first) // _BINS), 1)  # rounded up
-    # Each span in all the bins that it reaches into, with what of it lies there.
+    # Each bin gets the part of each span that lies in it.
     rows = connection.execute(
         "WITH made AS (SELECT host, rank, pid,"
         f" start_ns - {first} AS a, start_ns + duration_ns - {first} AS b"
@@ -267,7 +270,7 @@ def _busy(run: Run) -> Iterator[Block]:
         shares = busy.setdefault(name, [0.0] * _BINS)
         shares[min(place, _BINS - 1)] += busy_ns / bin_ns
     begin_s = (first - begin_ns(run, first)) / 1e9
-    if begin_s < 0 or len({host for host, *_ in rows}) > 1:  # clocks of several hosts
+    if begin_s < 0 or len({host for host, *_ in rows}) > 1:  # clocks of hosts differ
         begin_s = 0.0
     yield Timeline(
         sorted(busy.items())[:_WORKERS],

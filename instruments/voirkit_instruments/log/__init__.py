@@ -1,4 +1,4 @@
-"""``--log PATTERN``: given values that go to the log stream, and so into the run directory and to
+"""``--log PATTERN``: writes given values to the log stream, and so into the run directory and to
 ``$DATA_FD``.
 
 A value that is a one-element tensor is logged as the number it holds. If it lies on a device,
@@ -36,17 +36,17 @@ instrument_log = INSTRUMENT
 
 
 class _Selection:
-    """Which keys of an event are logged; remembers each key, since the same few come at every
-    step."""
+    """Selects the keys of an event that are logged. The decision for each key is cached, since the
+    same few keys come at every step."""
 
     def __init__(self, patterns: Sequence[str], context: Sequence[str]) -> None:
         self._patterns = [p for p in patterns if not p.startswith("+")]
         self._context = [p[1:] for p in patterns if p.startswith("+")] + list(context)
-        # key -> (is logged, goes along with what is logged)
+        # key -> (is logged, is logged only together with other keys)
         self._known: dict[str, tuple[bool, bool]] = {}
 
     def unmatched(self) -> list[str]:
-        """The patterns that no key has matched."""
+        """Return the patterns that no key has matched."""
         return [
             pattern
             for pattern in self._patterns
@@ -58,7 +58,7 @@ class _Selection:
         is_wanted = False
         for key, value in event.items():
             if key == "$recorder":
-                continue  # for instruments
+                continue  # meant for instruments only
             column = self._known.get(key)
             if column is None:
                 column = self._known[key] = (
@@ -82,10 +82,9 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
     """Log the given values whose keys match.
 
     Args:
-        patterns: Keys, or patterns as of file names (``"*_rate"``). ``"+task"`` is the same as
-            ``context="task"``.
-        context: Keys or patterns that are logged along, only with events of which something else is
-            logged.
+        patterns: Keys, or patterns like those for file names (``"*_rate"``). ``"+task"`` is the
+            same as ``context="task"``.
+        context: Keys or patterns that are logged only if another key of the same event is logged.
 
     A rate that an instrument has logged itself is not logged twice.
     """
@@ -101,12 +100,12 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
         values = selection(event)
         pairs = values.items()
         if all(key in logged and logged[key] is value for key, value in pairs):
-            return  # there is none, or all have just been logged
+            return  # no key matches, or all values have just been logged
         for key, value in values.items():
             plain = number(value)
             if plain is not None:
                 values[key] = plain
-            elif not may_be_read(value):  # its own text would be made of what is not there
+            elif not may_be_read(value):  # its own repr would read data that is not there
                 values[key] = brief(value)
         ov.log(values)
 

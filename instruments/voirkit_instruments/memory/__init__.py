@@ -1,4 +1,4 @@
-"""``--memory-snapshot``: what each phase does to the memory."""
+"""``--memory-snapshot``: the growth and the peak of memory in each phase of training."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _HEADS = {"rss": "process", "python": "python's objects", "device": "on the devi
 
 
 def sections(memory: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """By how much what is held grew in each phase in all, and the most that was held; of each kind
-    of memory that was read."""
+    """Yield the section on memory by phase. For each kind of memory that was read, it has the
+    growth, summed over all times that the phase was entered, and the peak."""
     from voirkit.report import size
     from voirkit.report.sections import Block, Section, Table, Text
 

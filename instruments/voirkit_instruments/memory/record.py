@@ -1,9 +1,9 @@
 """``--memory-snapshot[=tracemalloc]``: memory by phase, and on CUDA torch's history of all
 allocations (docs/torch-profile.md).
 
-Memory is read where a phase of training begins and ends, in the thread that trains; what changes
-between two readings counts for the innermost phase that the thread is in then, so that growth sums
-to the process's.
+Memory is read at the beginning and end of each phase of training, in the thread that trains. The
+change between two readings counts for the innermost phase that the thread is in. So the growth of
+all phases adds up to the growth of the process.
 
 The history is written by torch, in its own form (a pickle, for https://pytorch.org/memory_viz);
 voirkit never reads it.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class MemorySnapshot:
-    """The memory of one run."""
+    """Records memory by phase, CUDA's history of allocations, and out-of-memory errors of a run."""
 
     def __init__(self, ov: Overseer, python: bool) -> None:
         from voirkit.trace import recorder
@@ -84,7 +84,8 @@ class MemorySnapshot:
         self._phases.add(("python", read))
 
     def end(self, exc: BaseException | None = None) -> None:
-        """The program has ended, with an exception or without."""
+        """Report memory by phase and write the history. ``exc``: the exception that ended the
+        program; None if it ended without one."""
         self._over = True
         self._phases.stop()
         if os.getpid() != self._pid:
@@ -157,9 +158,8 @@ class MemorySnapshot:
 @instrument_definition
 @once("--memory-snapshot")
 def memory_snapshot(ov: Overseer, python: bool = False) -> Iterator[Phase | PhaseWithPriority]:
-    """Report what each phase does to the memory, and keep CUDA's history of allocations.
-    ``python``: whether to trace what python's own objects hold (``tracemalloc``), which makes a
-    program slow."""
+    """Report memory by phase, and keep CUDA's history of allocations. ``python``: True to trace the
+    memory of Python objects too (``tracemalloc``), which makes a program slow."""
     if sys.platform == "win32":
         ov.warn("--memory-snapshot: it does not work on Windows.\n  The run goes on without it.")
         return
@@ -175,20 +175,19 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return memory_snapshot(options["memory_snapshot"] == "tracemalloc")(ov)
 
 
-MOST_ENTRIES = 100_000  # the last allocations; some 100 MB of a file
-# lines that are named; how often a program that catches the error is looked at
+MOST_ENTRIES = 100_000  # the last allocations are kept; a file of some 100 MB
+# lines that are named; out-of-memory errors of one run for which they are looked up
 _MOST_LINES, _MOST_READ = 5, 3
 _ERRORS = ("OutOfMemoryError", "MemoryError")
 _OF_CPU = ("DefaultCPUAllocator", "not enough memory")
 
 
 class History:
-    """CUDA's history of allocations in one process, from the moment at which the program first uses
-    a device; and what held the memory when it ran out.
+    """CUDA's history of allocations in one process, from its first use of a device; and the lines
+    of the program whose tensors held the memory when it ran out.
 
-    Nothing here initializes CUDA: torch itself calls what waits for that. Written against torch's
-    functions (2.1 to 2.15) and tested with a
-    fake of them only: it has never run on a GPU.
+    Nothing here initializes CUDA: torch calls ``_start`` when it does so itself. Written against
+    torch's functions (2.1 to 2.15) and tested only with a fake of them: never run on a GPU.
     """
 
     def __init__(
@@ -197,9 +196,9 @@ class History:
         self._core, self._cuda, self._on_start, self._warn = torch._C, torch.cuda, on_start, warn
         self._pid, self._reads = os.getpid(), 0
         self._over = False
-        self.is_kept = False  # whether the program has used a device, and it is kept
-        # when memory ran out last, how many bytes were held by tensors of each line, the most
-        # first; None: it has not
+        self.is_kept = False  # True once the program has used a device and torch keeps the history
+        # bytes held by the tensors of each line when memory last ran out, the most first; None if
+        # it has not
         self.held_by: list[dict[str, Any]] | None = None
         try:
             self._cuda._lazy_call(self._start)
@@ -229,18 +228,19 @@ class History:
             attach(self._ran_out)
 
     def _ran_out(self, *_: object) -> None:
-        """An allocation has failed; what the program still holds is there. In the thread that asked
-        for it."""
+        """Callback of torch when an allocation has failed, in the thread that requested it: note
+        which lines' tensors hold the memory."""
         if self._over or self._reads >= _MOST_READ:
             return
         self._reads += 1
         try:
             self.held_by = holders(self._cuda.memory._snapshot())
-        except Exception:  # torch's, and memory is short
+        except Exception:  # torch's private function, and memory is short
             self.held_by = None
 
     def end(self, path: str) -> None:
-        """Write the history, and keep no more. Raises Exception: it cannot be written."""
+        """Write the history to ``path`` and have torch stop keeping it. Raises an exception if it
+        cannot be written."""
         self._over = True
         if self.is_kept:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -249,8 +249,8 @@ class History:
 
 
 def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Bytes of living tensors by the line of the program that made them (``where``, ``bytes``), the
-    most first."""
+    """Return the bytes of living tensors by the line of the program that allocated them: rows of
+    ``where`` and ``bytes``, the most bytes first."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
@@ -265,7 +265,7 @@ def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_out_of_memory(exc: BaseException | None) -> bool:
-    """Whether a program ended because memory, of a device or of the host, ran out."""
+    """True if a program ended because a device or the host ran out of memory."""
     if exc is None:
         return False
     if type(exc).__name__ in _ERRORS:
@@ -274,8 +274,8 @@ def is_out_of_memory(exc: BaseException | None) -> bool:
 
 
 def place_of(trace: TracebackType | None) -> tuple[str, str | None]:
-    """The phase in which an exception was raised, and the innermost line of the program:
-    ``("backward", "main.py:12")``."""
+    """Return the phase in which an exception was raised, and the innermost line of the program in
+    its traceback: ``("backward", "main.py:12")``."""
     phase, where = "other", None
     while trace is not None:
         code = trace.tb_frame.f_code
@@ -302,8 +302,8 @@ Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
 
 
 def resident() -> Source | None:
-    """``rss``: what the process holds, with what its high-water mark is; None where the system does
-    not tell."""
+    """Return the source ``rss``: the resident memory of the process, and its high-water mark. None
+    if the system does not report them."""
     try:
         import resource
 
@@ -316,7 +316,7 @@ def resident() -> Source | None:
         nonlocal last
         try:
             last = resident_bytes()
-        except OSError as exc:  # no descriptor is left to the program
+        except OSError as exc:  # the program has no free file descriptor
             if not _is_of(exc, resident_bytes):
                 raise
         return last, usage(target).ru_maxrss * 1024
@@ -325,8 +325,8 @@ def resident() -> Source | None:
 
 
 def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:
-    """Whether a function itself has raised this, and not a handler of the program's, of a signal
-    that came meanwhile."""
+    """True if the function itself raised the exception; False if it was a signal handler of the
+    program that ran during the call."""
     trace = exc.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -334,19 +334,19 @@ def _is_of(exc: BaseException, function: Callable[..., Any]) -> bool:
 
 
 class MemoryPhases:
-    """What the phases of one run do to the memory.
+    """The growth and the peak of the memory in each phase of one run.
 
     Args:
-        events: Where phases begin and end.
+        events: The events at which phases begin and end.
         recorder: ``voirkit.trace.recorder``; gets a counter for each reading.
 
     Attributes:
-        own_ns: What the readings took, and ``n`` how many there were.
+        own_ns: The time that the readings took; ``n`` is their number.
     """
 
     def __init__(self, events: StepEvents, recorder: Any) -> None:
         self._recorder = recorder
-        # with the counter, and [held last, high-water mark]
+        # (name, read function, number of the counter, [last bytes held, high-water mark])
         self._sources: list[tuple[str, Any, int, list[int]]] = []
         self._inside: list[str] = []
         self._thread = threading.main_thread().ident
@@ -359,8 +359,8 @@ class MemoryPhases:
         at_fork("instruments", in_child=self.stop)
 
     def add(self, source: Source) -> None:
-        """Read this too: its name, and what gives bytes held, and its highest mark if it keeps one
-        that only rises."""
+        """Read another source from now on: a name, and a function that returns the bytes held and
+        the high-water mark (None if the source has no such mark)."""
         name, read = source
         allocated, high = read()
         self._sources.append(
@@ -373,7 +373,7 @@ class MemoryPhases:
         )
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._over = True
 
     def _is_here(self, phase: str) -> bool:
@@ -401,8 +401,8 @@ class MemoryPhases:
         return ends
 
     def _read(self, phase: str | None) -> None:
-        """Read; what has changed since was in this phase. None: before the first, from which on all
-        is counted."""
+        """Read all sources; the changes since the last reading count for ``phase``. ``phase=None``:
+        no phase has begun, and the changes do not count."""
         start_ns = perf_counter_ns()
         rows = self._rows.setdefault(phase, {}) if phase is not None else {}
         for name, read, counter, last in self._sources:
@@ -412,7 +412,7 @@ class MemoryPhases:
                 row = rows[name] = {"growth": 0, "peak": 0}
             row["growth"] += allocated - last[0]
             most = max(allocated, last[0])
-            # the process has never held more than in this phase
+            # the mark rose since the last reading: the peak of the process was in this phase
             if high is not None and high > last[1]:
                 last[1] = most = high
             if most > row["peak"]:
@@ -423,8 +423,8 @@ class MemoryPhases:
         self.own_ns += perf_counter_ns() - start_ns
 
     def document(self) -> dict[str, Any]:
-        """By phase: ``n`` (how often it was entered) and for each source ``growth`` and ``peak``,
-        bytes."""
+        """Return for each phase ``n``, how often it was entered, and for each source ``growth`` and
+        ``peak``, in bytes. ``n`` is None for the phase ``other``."""
         document: dict[str, Any] = {}
         for phase in (*PHASES.values(), OTHER):
             rows = self._rows.get(phase)

@@ -1,5 +1,5 @@
-"""``--mlflow``: rates, shares of phases, loss, memory and the verdict, in the script's MLflow run
-or in one of its own."""
+"""``--mlflow``: logs rates, shares of phases, loss, memory and the verdict to the script's MLflow
+run, or to a new run if the script has none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Logs to MLflow with its client: metrics have a step each, so that those of the script are as they
-were. Checked with mlflow 3.17.
+"""Logs metrics and tags to MLflow, with MLflow's client. Checked with mlflow 3.17.
 
-Another process does it; of MLflow in the program's own only the script's active run is looked up.
+Each metric is logged with its step, which does not change the metrics that the script logs. A
+process of its own does the logging. The program's process only looks up the script's active MLflow
+run.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-_LONGEST_TAG = 5000  # characters, of MLflow's stores the least
+_LONGEST_TAG = 5000  # characters; the smallest limit of MLflow's stores
 
 
 class Writer(Tracker):
-    """Metrics and tags of the script's run, else of one of its own, which is made when the first
-    step has been trained."""
+    """Writes metrics and tags to the script's MLflow run. If the script has none, writes to a run
+    that it creates after the first training step."""
 
-    every_s = 5.0  # each is a transaction of a database, or a request
+    every_s = 5.0  # each write is a database transaction, or a request
     _client: Any = None
     _uri: str | None = None
     _run_id = ""
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Log a batch of metrics, and tags."""
+        """Log the figures of a step as metrics, and the texts as tags."""
         from mlflow.entities import Metric, RunTag
 
         run_id, now_ms = self._run(), int(time.time() * 1000)
@@ -42,8 +43,8 @@ class Writer(Tracker):
         self._client.log_batch(run_id, metrics=metrics, tags=tags)
 
     def _run(self) -> str:
-        # MLflow asks a server that does not answer seven times, for minutes; the end of the run
-        # waits for this process.
+        # By default MLflow repeats a request to a server that does not answer seven times, for
+        # minutes, and the end of the run waits for this process.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         from mlflow import MlflowClient
 
@@ -66,7 +67,7 @@ class Writer(Tracker):
         return self._run_id
 
     def end(self, step: int, report: str) -> None:
-        """End a run of its own, with the report as its description."""
+        """End the MLflow run that this writer created, if any, with the report as description."""
         if self._run_id and not self.program.get("run"):
             self._client.set_tag(self._run_id, "mlflow.note.content", report)
             self._client.set_terminated(self._run_id)
@@ -76,15 +77,15 @@ class Writer(Tracker):
 
 
 class ActiveRun:
-    """The script's active run, in whichever thread it was started. Checked with mlflow 3.17:
-    ``mlflow.active_run()`` knows the caller's."""
+    """Finds the script's active MLflow run, in whichever thread it was started.
+    ``mlflow.active_run()`` (checked with 3.17) returns only the run of the calling thread."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Its id and the address of its server, or those of the last one; nothing if there was
-        none."""
+        """Return ``run``: the ``id`` and the tracking URI (``uri``) of the active run, or of the
+        last one; None if there was none."""
         stack = getattr(sys.modules.get("mlflow.tracking.fluent"), "_active_run_stack", None)
         if stack is not None:
             by_thread = (
@@ -102,5 +103,5 @@ class ActiveRun:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Log as the option asks."""
+    """Log to MLflow while the script runs (``--mlflow``)."""
     return track(ov, "mlflow", state=ActiveRun().state)

@@ -1,4 +1,4 @@
-"""``--monitor`` and ``--prometheus``: processor, memory, storage, network and GPUs."""
+"""``--monitor`` and ``--prometheus``: samples of CPU, memory, storage, network and GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def address(text: str) -> tuple[str, int]:
-    """``9090`` or ``0.0.0.0:9090`` as (host, port); this machine alone unless a host is given."""
+    """Return (host, port) for ``9090`` or ``0.0.0.0:9090``; without a host, only this machine can
+    connect."""
     host, colon, port = text.rpartition(":")
     is_number = port.isascii() and port.isdigit()
     if not is_number or not 0 < int(port) < 65536 or (colon and not host):
@@ -21,7 +22,7 @@ def address(text: str) -> tuple[str, int]:
 
 
 def import_extra(module: str, option: str) -> Any:
-    """A module of the extra ``monitor``. Raises CommandLineError: it is not installed."""
+    """Import a module of the extra ``monitor``. Raises CommandLineError: it is not installed."""
     from importlib import import_module
 
     from voirkit.errors import CommandLineError
@@ -35,7 +36,7 @@ def import_extra(module: str, option: str) -> Any:
         ) from None
 
 
-# bytes since some beginning; other figures are levels
+# counters of bytes since some start; all other figures are levels
 COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")
 
 INSTRUMENT = Instrument(

@@ -1,5 +1,5 @@
-"""Summaries of the samples of ``--monitor``: least, mean and most of each figure; and their curves
-on a page."""
+"""Summaries of the samples of ``--monitor``: minimum, mean and maximum of each figure, and its
+curve on the HTML page."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _SAMPLES = "FROM spans WHERE kind = 'counter' AND category = 'monitor'"
 class Sampled(NamedTuple):
     """A figure over time."""
 
-    name: str  # such as ``rss``
-    units: str  # of the values
-    at_ns: Array  # when they were sampled, ascending
-    # what was sampled; of what is counted, how much there was in a second since the sample before
+    name: str  # the figure's name, such as ``rss``
+    units: str  # units of the values
+    at_ns: Array  # when the values were sampled, ascending
+    # the samples; for a counter, the increase per second since the previous sample
     values: Array
-    mean: float  # of the values, by the time that they are of
-    total: float | None = None  # of what is counted, how much there was in all, else None
+    mean: float  # mean of the values, weighted by time
+    total: float | None = None  # total increase of a counter; None for other figures
 
 
 def samples(run: Run) -> Iterator[Sampled]:
-    """The figures of the first rank that was monitored."""
+    """Yield the figures of the first rank that was monitored."""
     query = (
         f"SELECT name, value_key, start_ns, number {_SAMPLES} AND rank = (SELECT min(rank)"
         f" {_SAMPLES}) ORDER BY start_ns"
@@ -64,8 +64,8 @@ def samples(run: Run) -> Iterator[Sampled]:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``monitor`` of a summary: by name ``{"min", "mean", "max", "units"}``, with ``total`` of what
-    is counted, and the ``growth`` of memory that grows steadily."""
+    """Return ``monitor`` of a summary: ``{"min", "mean", "max", "units"}`` by name of a figure,
+    with ``total`` for counters and ``growth`` for memory that grows steadily."""
     figures = {sampled.name: _figures(sampled) for sampled in samples(runs[0])}
     if not figures:
         return None
@@ -89,7 +89,7 @@ def _figures(sampled: Sampled) -> dict[str, Any]:
     return figures
 
 
-# how it is shown
+# the report section
 
 _MOST_POINTS = 300
 _MOST_PLOTS = 48
@@ -110,7 +110,7 @@ _NAMES = {
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """See ``voirkit.instrument.Instrument``."""
+    """Yield the section on CPU, memory and devices, with curves on the HTML page."""
     interval = part.get("interval_s")
     every = f", every {duration(interval)}" if interval else ""
     note = f"Of the first rank{every}. A point is the mean of its neighbourhood."
@@ -141,14 +141,14 @@ def _plots(run: Run) -> Iterator[Block]:
 
 
 def _plot_order(figure: Sampled) -> tuple[int, str]:
-    """Figures that have a label go first, in the order of the labels."""
+    """Sort key of a figure: figures with a label come first, in the order of the labels."""
     labelled = list(_NAMES)
     place = labelled.index(figure.name) if figure.name in labelled else len(labelled)
     return place, figure.name
 
 
 def _thin_out(at_s: Array, values: Array) -> list[Point]:
-    """At most so many points: the means of neighbours."""
+    """Return at most ``_MOST_POINTS`` points, each the mean of neighbouring samples."""
     parts = min(len(at_s), _MOST_POINTS)
     points: list[Point] = []
     for times, part in zip(np.array_split(at_s, parts), np.array_split(values, parts), strict=True):

@@ -1,4 +1,4 @@
-"""Whether memory grows steadily, told from memory that comes and goes."""
+"""The test whether memory grows steadily, in contrast to memory that rises and falls."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import numpy as np
 from voirkit.analysis.nesting import Array
 from voirkit.runs import thresholds as limits
 
-_MOST = 256  # samples of which every pair is looked at
+_MOST = 256  # maximum number of samples; all pairs of them are compared
 _PARTS = 8
 
 
 def growth(at_s: Array, held_bytes: Array) -> dict[str, Any] | None:
-    """How memory grows over the second half of a run, if it does so steadily; otherwise None.
+    """Return the growth of memory over the second half of a run, if it is steady; otherwise None.
 
     Args:
-        at_s: When it was looked at, ascending; seconds, shape (n,).
-        held_bytes: Same shape.
+        at_s: Times of the samples, ascending; seconds, shape (n,).
+        held_bytes: Bytes held at each sample, shape (n,).
 
     Returns:
-        ``bytes_a_second``; ``grown``, the bytes of that half; and how many were held in its
-        ``middle`` and at its ``end``.
+        ``bytes_a_second``, the slope; ``grown``, the bytes added in that half; ``middle`` and
+        ``end``, the bytes held in the first and the last eighth of that half.
 
-    Steady is: the median of the slopes between all pairs of samples (Theil and Sen), so that
-    workers that come and go with each epoch and single peaks count for nothing, and a rise from
-    most of the half's eighths to the next.
+    The slope is the Theil-Sen estimate, the median of the slopes between all pairs of samples. So
+    single peaks, and workers that start and end with each epoch, do not change it. Growth is steady
+    if the slope is large enough, and if most eighths of the half hold more than the eighth before.
     """
     if not len(at_s):
         return None
@@ -46,7 +46,7 @@ def growth(at_s: Array, held_bytes: Array) -> dict[str, Any] | None:
 
 
 def _slope(at_s: Array, held_bytes: Array) -> float:
-    """The median slope between two samples, bytes a second."""
+    """Return the median of the slopes between all pairs of samples, in bytes per second."""
     indices = np.unique(np.linspace(0, len(at_s) - 1, min(len(at_s), _MOST)).astype(int))
     first, second = np.triu_indices(len(indices), 1)
     time, bytes_ = at_s[indices], held_bytes[indices]

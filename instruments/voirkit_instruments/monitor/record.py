@@ -1,13 +1,13 @@
-"""``--monitor[=SECONDS]``: processor, memory, storage, network and GPUs while the run goes on, once
-a second; and ``--prometheus``.
+"""``--monitor[=SECONDS]``: samples processor, memory, storage, network and GPUs during the run, by
+default once a second; and ``--prometheus``, a server of the run's metrics.
 
-Every sample is in the trace, as counters, and is given as ``cpudata``, ``iodata``, ``netdata`` and
-``gpudata``. What needs psutil is loaded only when the flag is on.
+Each sample is recorded in the trace, as counters, and given as ``cpudata``, ``iodata``, ``netdata``
+and ``gpudata``. Code that needs psutil is loaded only if the flag is on.
 
-Samples are taken in a thread of their own until the script ends, which never raises into the
-program; no fork of the program happens while one is taken. What Prometheus asks for is served by
-another process, from the run directory (of several ranks by the first's), so that the training
-process neither serves nor computes anything; it ends with the run.
+A thread of its own takes the samples until the script ends. It never raises into the program, and
+the program does not fork while a sample is taken. Prometheus is served by another process, which
+reads the run directory, so the training process neither serves nor computes anything. With several
+ranks, rank 0 starts that process. It ends with the run.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MIB = 1 << 20
 
 
 def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Figures ``gpu<index>_<name>`` of what ``Gpus.sample`` returns."""
+    """Return the values of ``Gpus.sample`` as figures with the names ``gpu<index>_<name>``."""
     figures: dict[str, float] = {}
     for index, gpu in gpudata.items():
         figures[f"gpu{index}_memory"] = gpu["memory"][0] * _MIB
@@ -68,14 +68,14 @@ def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def units_of(name: str) -> str:
-    """The units of a figure."""
+    """Return the unit of a figure, by its name."""
     if name in COUNTS:
         return "bytes"
     return LEVELS.get(name) or GPU_LEVELS[name.rpartition("_")[2]]
 
 
 class Machine:
-    """What the processes of this run, the machine and its GPUs do."""
+    """Reads the use of this run's processes, of the machine and of its GPUs."""
 
     def __init__(self, gpus: Gpus | None) -> None:
         from voirkit_instruments.monitor.record_processes import (
@@ -94,7 +94,8 @@ class Machine:
         )
 
     def sample(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
-        """(when, what is given, figures), the first with ``time.perf_counter_ns``."""
+        """Read all values once. Returns the time (``time.perf_counter_ns``), the values to give,
+        and the figures to record."""
         usage, at_ns = self._tree.sample(), time.perf_counter_ns()
         host, disks, network = self._processors(), self._disks(), self._network()
         given: dict[str, dict[str, Any]] = {
@@ -121,11 +122,11 @@ class Machine:
         }
         if self._cpu is not None:
             cores = (usage.cpu_seconds - self._cpu[1]) / max(at_ns - self._cpu[0], 1) * 1e9
-            # both are of the time since the sample before
+            # both cover the time since the last sample
             figures.update(cpu=cores, host_cpu=host["load"] / 100)
             given["cpudata"]["cores"] = cores
         self._cpu = at_ns, usage.cpu_seconds
-        if disks:  # some containers show none
+        if disks:  # empty in some containers
             figures.update(disk_read=disks["read_bytes"], disk_write=disks["write_bytes"])
         if network:
             given["netdata"] = network
@@ -136,17 +137,17 @@ class Machine:
         return at_ns, given, figures
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close NVML, NVIDIA's library that reads the GPUs."""
         if self._gpus is not None:
             self._gpus.close()
 
 
 class Sampler(PeriodicThread):
-    """A thread that samples a machine at once, every interval, and a last time when it is stopped.
+    """A thread that takes a sample when it starts, at every interval, and when it is stopped.
 
     Args:
-        machine: Has ``sample`` and ``close`` of ``Machine``.
-        give: Takes what is to be given, as keywords; None if nobody is to hear it.
+        machine: A ``Machine``, or an object with its ``sample`` and ``close``.
+        give: Called with the values to give, as keyword arguments; None to give nothing.
     """
 
     def __init__(
@@ -163,15 +164,15 @@ class Sampler(PeriodicThread):
         self.samples = 0
 
     def stop(self) -> bool:
-        """Take the last sample, and end."""
+        """Stop the thread after a last sample; returns True if it ended in time."""
         in_time = super().stop()
         if in_time:
             self._machine.close()
         return in_time
 
     def summary(self) -> dict[str, Any]:
-        """``interval_s``, ``samples`` and ``cost_s`` (processor time of a sample); the figures are
-        computed from the trace."""
+        """Return ``interval_s``, ``samples`` (their number) and ``cost_s`` (CPU time per sample).
+        The sampled figures themselves are computed from the trace."""
         return {
             "interval_s": self._interval_s,
             "samples": self.samples,
@@ -179,7 +180,7 @@ class Sampler(PeriodicThread):
         }
 
     def act(self) -> None:
-        """Record a sample."""
+        """Take a sample, record it and give its values."""
         at_ns, given, figures = self._machine.sample()
         for name, value in figures.items():
             number = self._names.get(name)
@@ -204,11 +205,10 @@ def _not_served(host: str, port: int, why: object) -> CommandLineError:
 
 
 def _refuse_taken(host: str, port: int) -> None:
-    """Refuse what cannot be listened at before the script is loaded, as the server that comes later
-    would.
+    """Check, before the script is loaded, that the server will be able to listen at an address.
 
     Raises:
-        CommandLineError: The port is taken, or the address is none of this machine's.
+        CommandLineError: The port is taken, or the address is not an address of this machine.
     """
     import socket
 
@@ -228,7 +228,7 @@ def _refuse_taken(host: str, port: int) -> None:
 
 @instrument_definition
 def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
-    """Serve the run's figures while the script runs."""
+    """Serve the run's metrics to Prometheus while the script runs."""
     if os.environ.get("RANK", "0") != "0":
         return
     import_extra("prometheus_client", "--prometheus")
@@ -248,13 +248,13 @@ def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
         server.end(LAST_S)
 
 
-# the process that serves
+# in the process that serves
 
-LEAST_S = 1.0  # between two updates: who asks more often gets the same figures
+LEAST_S = 1.0  # minimum time between two updates; an earlier scrape gets the same metrics
 
 
 class Collector:
-    """What a scrape is answered with."""
+    """The collector of metrics that ``prometheus_client`` calls at each scrape."""
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -263,7 +263,7 @@ class Collector:
         self._updated_s = 0.0
 
     def collect(self) -> Iterator[Any]:
-        """The metrics; none while nothing is known."""
+        """Yield the metrics of the run; nothing if its directory cannot be read."""
         with self._lock:
             if self._picture is None or time.monotonic() - self._updated_s >= LEAST_S:
                 try:
@@ -275,7 +275,7 @@ class Collector:
 
 
 def metrics(picture: Picture) -> Iterator[Any]:
-    """A picture of a run as metrics."""
+    """Yield the state of a run as families of metrics of ``prometheus_client``."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     from voirkit_instruments.metrics import METRICS
@@ -290,7 +290,8 @@ def metrics(picture: Picture) -> Iterator[Any]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Serve until standard input ends; prints a line when it serves. Returns the exit code."""
+    """Serve until standard input ends; prints ``serving`` once the server listens. Returns the exit
+    code. ``argv``: the run directory, the host and the port."""
     from prometheus_client import CollectorRegistry, start_http_server
 
     from voirkit.live.run import LiveRun
@@ -309,8 +310,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _nvml(ov: Overseer) -> Any:
-    """The module that reads NVIDIA's GPUs, or None; that it is missing is told only where there is
-    a driver."""
+    """Return the module that reads NVIDIA's GPUs; None if it is not installed. Warns that it is
+    missing only if an NVIDIA driver is present."""
     try:
         return import_extra("pynvml", "--monitor")
     except CommandLineError as exc:
@@ -323,7 +324,7 @@ def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterat
     yield ov.phases.parse_args
     nvml = _nvml(ov)
     if ov.may_be_listened_to:
-        _ = ov.given  # giving is loaded now, and not beside the script
+        _ = ov.given  # loads the package giving before the script
     yield ov.phases.load_script
     from voirkit.trace import recorder
     from voirkit_instruments.monitor.record_gpus import Gpus
@@ -357,7 +358,7 @@ def monitor_all(
 
     Args:
         poll_interval: Seconds from one sample to the next.
-        arch: For voirfiles written for voir; NVIDIA's are the only GPUs that are looked at.
+        arch: Ignored; accepted for voirfiles written for voir. Only NVIDIA's GPUs are read.
     """
     yield from _monitor(ov, poll_interval)
 
@@ -366,7 +367,7 @@ def monitor_all(
 def gpu_monitor(
     ov: Overseer, poll_interval: float = 10, arch: str | None = None
 ) -> Iterator[Phase]:
-    """The same, of which only ``gpudata`` is given."""
+    """Monitor and record like ``monitor_all``, but give only ``gpudata``."""
     yield from _monitor(ov, poll_interval, gpus_only=True)
 
 

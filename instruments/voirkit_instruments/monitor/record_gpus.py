@@ -2,8 +2,8 @@
 harnesses and voirfiles.
 
 NVIDIA GPUs are read through NVML (``nvidia-ml-py`` 12 and 13; checked with a fake only, never on a
-device). A CUDA context is never created. A package may add a back end: ``BACKENDS["name"]`` is a
-module or object with ``is_installed()`` and ``DeviceSMI``.
+device). A CUDA context is never created. A package may add a back end to ``BACKENDS``: a module or
+object with ``is_installed()`` and ``DeviceSMI``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     class SMI(Protocol):
-        """An open back end."""
+        """An open back end: reads the GPUs of one vendor."""
 
         @property
         def arch(self) -> str: ...
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-# Bits of NVML's reasons for a lower clock; an idle GPU and clocks that the user has set are none.
+# NVML's bits for the reasons of a lower clock rate. Reasons that are no slowdown are left out: an
+# idle GPU, and clock rates that the user has set.
 REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -42,7 +43,8 @@ _MIB = 1 << 20
 
 
 class Gpus:
-    """The GPUs of this machine. ``visible``: what ``CUDA_VISIBLE_DEVICES`` holds, or None."""
+    """The NVIDIA GPUs of this machine that are read. ``visible``: their indices or UUIDs, in the
+    form of ``CUDA_VISIBLE_DEVICES``; None for the value of that variable."""
 
     def __init__(self, nvml: Any, warn: Callable[[str], None], visible: str | None = None) -> None:
         self._nvml, self._warn = nvml, warn
@@ -54,7 +56,7 @@ class Gpus:
             self._is_open = True
             count = nvml.nvmlDeviceGetCount()
         except nvml.NVMLError:
-            return  # no driver: there is no GPU here
+            return  # no driver, so there is no GPU
         for word in _visible_gpus(
             os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible, count
         ):
@@ -71,9 +73,11 @@ class Gpus:
                 warn(f"monitor: GPU {word} cannot be read and is left out ({exc}).")
 
     def sample(self) -> dict[str, dict[str, Any]]:
-        """By GPU: ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature`` (°C),
-        ``power`` (W), ``throttle`` (reasons). What a GPU does not tell is left out; one that fails
-        is left out from then on, which is told once."""
+        """Return for each GPU ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature``
+        (°C), ``power`` (W) and ``throttle`` (the reasons of a lower clock rate).
+
+        A figure that a GPU does not report is left out. A GPU that fails is left out from then on,
+        with one warning."""
         gpus = {}
         for index, handle in list(self._handles.items()):
             try:
@@ -84,7 +88,7 @@ class Gpus:
         return gpus
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML."""
         if self._is_open:
             self._is_open = False
             try:
@@ -114,20 +118,20 @@ class Gpus:
 
 
 def reasons(mask: int) -> list[str]:
-    """Why a GPU runs slower than it could, of NVML's bits."""
+    """Return the texts of the reasons why a GPU is slowed down, from NVML's bits."""
     return [text for bit, text in REASONS.items() if mask & bit]
 
 
 def _visible_gpus(visible: str | None, count: int) -> list[str]:
-    """Numbers or UUIDs of the GPUs that CUDA shows the program; what follows a word that names none
-    is not seen, as by CUDA."""
+    """Return the indices or UUIDs of the GPUs that CUDA shows the program. Like CUDA, ignores all
+    words of ``visible`` from the first one that does not name a GPU."""
     if visible is None:
         return [str(i) for i in range(count)]
     indices = []
     for word in visible.split(","):
         word = word.strip()
         if word.startswith("MIG-"):
-            continue  # a part of a GPU, of which NVML tells neither utilisation nor power
+            continue  # a part of a GPU, for which NVML reports neither load nor power
         if not word.startswith("GPU-") and not (word.isdigit() and int(word) < count):
             break
         indices.append(word)
@@ -135,29 +139,30 @@ def _visible_gpus(visible: str | None, count: int) -> list[str]:
 
 
 class NotAvailable(Exception):
-    """There is no such back end here, or no driver for it."""
+    """The error that a back end cannot be used: it is not known or not installed, it has no driver,
+    or it is not clear which to use."""
 
 
 class CpuSMI:
-    """A machine without a GPU."""
+    """The back end of a machine without a GPU."""
 
     arch = "cpu"
     visible_devices: str | None = ""
 
     def get_gpus_info(self, selection: Collection[str] | None = None) -> dict[Any, dict[str, Any]]:
-        """None."""
+        """Return no GPUs."""
         return {}
 
     def system_info(self) -> dict[str, Any]:
-        """Nothing."""
+        """Return an empty dict."""
         return {}
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class CudaSMI:
-    """NVIDIA's GPUs. Raises NotAvailable: there is no driver."""
+    """The back end of NVIDIA's GPUs. Raises NotAvailable if there is no driver."""
 
     arch = "cuda"
 
@@ -177,15 +182,17 @@ class CudaSMI:
 
     @property
     def visible_devices(self) -> str | None:
-        """What CUDA is told to show programs, None for all."""
+        """The GPUs that CUDA shows to programs, from ``CUDA_VISIBLE_DEVICES``; None for all."""
         return os.environ.get("CUDA_VISIBLE_DEVICES")
 
     def get_gpus_info(self, selection: Collection[str] | None = None) -> dict[Any, dict[str, Any]]:
-        """By number; memory in MiB, utilization from 0 to 1, degrees Celsius, watts; -1 for what a
-        GPU does not tell.
+        """Return the GPUs by index.
+
+        Memory is in MiB, utilization from 0 to 1, temperature in degrees Celsius, power in watts.
+        A figure that a GPU does not report is -1.
 
         Args:
-            selection: Numbers and UUIDs, as strings; all if it is left out.
+            selection: Indices and UUIDs of the GPUs to return, as strings; by default all.
         """
         nvml, info = self._nvml, {}
         for index, now in self._gpus.sample().items():
@@ -211,7 +218,7 @@ class CudaSMI:
         return info
 
     def system_info(self) -> dict[str, Any]:
-        """Versions of the driver, of CUDA and of NVML."""
+        """Return the versions of the driver, of CUDA and of NVML."""
         return {
             "CUDA_DRIVER": self._nvml.nvmlSystemGetCudaDriverVersion_v2(),
             "DRIVER_VERSION": _text(self._nvml.nvmlSystemGetDriverVersion()),
@@ -219,7 +226,7 @@ class CudaSMI:
         }
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close NVML."""
         self._gpus.close()
 
 
@@ -234,17 +241,17 @@ class _BuiltIn:
 
 
 BACKENDS: dict[str, Any] = {"cpu": _BuiltIn(CpuSMI), "cuda": _BuiltIn(CudaSMI, "pynvml")}
-DEVICESMI: SMI | None = None  # the one that is open
+DEVICESMI: SMI | None = None  # the open back end
 
 
 def get_backends() -> Collection[str]:
-    """The names of all that are known."""
+    """Return the names of all back ends."""
     return BACKENDS.keys()
 
 
 def deduce_backend() -> str:
-    """The back end that finds a GPU here, or ``cpu``. Raises NotAvailable: there are GPUs of
-    several kinds."""
+    """Return the name of the back end that finds a GPU on this machine; ``cpu`` if there is no GPU.
+    Raises NotAvailable if there are GPUs of several kinds."""
     suitable = [
         name for name, backend in BACKENDS.items() if backend.is_installed() and _has_gpus(backend)
     ]
@@ -263,10 +270,13 @@ def _has_gpus(backend: Any) -> bool:
 
 
 def select_backend(arch: str | None = None, force: bool = False) -> SMI:
-    """Open a back end: the one that is named, or the one that finds a GPU; one that is open is kept
-    unless ``force`` is set. Raises NotAvailable: it is not known or not installed, or has no
-    driver."""
-    global DEVICESMI  # voir's name for it, which its users set
+    """Open the back end ``arch``, or by default the one that finds a GPU. If a suitable back end is
+    open already, it is returned, unless ``force`` is set.
+
+    Raises:
+        NotAvailable: The back end is not known, not installed, or has no driver.
+    """
+    global DEVICESMI  # the name that it has in voir, whose users set it
     if DEVICESMI is not None:
         if not force and arch in (None, DEVICESMI.arch):
             return DEVICESMI
@@ -281,11 +291,11 @@ def select_backend(arch: str | None = None, force: bool = False) -> SMI:
 
 
 def get_gpu_info(arch: str | None = None, visible: bool = True) -> dict[str, Any]:
-    """``{"arch": name, "gpus": {number: what CudaSMI.get_gpus_info tells of it}}``.
+    """Return ``arch``, the name of the back end, and ``gpus``, the result of its ``get_gpus_info``.
 
     Args:
-        arch: The back end; the one that is open, or finds a GPU, if it is left out.
-        visible: Only the GPUs that programs are shown.
+        arch: The back end; by default the open one, or the one that finds a GPU.
+        visible: True for only the GPUs that are visible to programs.
     """
     smi = select_backend(arch)
     return {"arch": smi.arch, "gpus": smi.get_gpus_info(_selection(smi) if visible else None)}
@@ -296,8 +306,8 @@ def _selection(smi: SMI) -> list[str] | None:
 
 
 def gpu_monitor() -> Callable[[], dict[Any, dict[str, Any]]]:
-    """A function that returns, by GPU, ``memory`` ([used, total], MiB), ``load`` (0 to 1),
-    ``temperature`` and ``power``."""
+    """Return a function that returns for each GPU ``memory`` ([used, total], MiB), ``load`` (0 to
+    1), ``temperature`` (°C) and ``power`` (W)."""
 
     def read() -> dict[Any, dict[str, Any]]:
         smi = select_backend()

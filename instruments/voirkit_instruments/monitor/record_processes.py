@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 
     Reading: TypeAlias = Callable[[], dict[str, Any]]
 
-Counters: TypeAlias = tuple[float, ...]  # processor seconds, bytes read, bytes written
+Counters: TypeAlias = tuple[float, ...]  # CPU time in seconds, bytes read, bytes written
 _NO_COUNTERS: Counters = (0.0, 0.0, 0.0)
 _TICK_S = 0.05  # the kernel rounds times of processes to some hundredths of a second
 
 
 class Usage(NamedTuple):
-    """The use of a tree of processes at a moment."""
+    """The use of CPU, memory and storage by a tree of processes, at one moment."""
 
-    rss: int  # bytes in memory, summed over the processes: what they share is counted in each
-    shared: int  # of those, the bytes that are files or shared memory
+    rss: int  # resident bytes, summed over the processes; shared pages count in each process
+    shared: int  # the part of ``rss`` that is files or shared memory, in bytes
     processes: int
-    cpu_seconds: float  # processor time since the first look
-    read_bytes: float  # from storage, since the first look
-    write_bytes: float  # to storage, since the first look
+    cpu_seconds: float  # CPU time since the first sample
+    read_bytes: float  # from storage, since the first sample
+    write_bytes: float  # to storage, since the first sample
 
 
 class Tree:
-    """A process and all below it.
+    """A process and all its descendants.
 
     Args:
-        pid: The process; this one if left out.
-        children: Gives the children of a process; of this system unless a test brings its own.
-        process: Opens a process; psutil's unless a test brings its own.
+        pid: The process; by default this one.
+        children: Returns the pids of the children of a process; tests replace it.
+        process: Opens a process by its pid; tests replace ``psutil.Process``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Tree:
         self._has_sample = False
 
     def sample(self) -> Usage:
-        """The use of the tree now."""
+        """Return the use of the tree now."""
         rss = 0
         shared = 0
         added = _NO_COUNTERS
@@ -77,8 +77,8 @@ class Tree:
                 process = process or self._open(pid)
                 memory, counters = _read(process)
             except (psutil.Error, OSError):
-                continue  # it has ended, or may not be looked at
-            # another process that got its number
+                continue  # the process has ended, or access is denied
+            # CPU time went down: the pid now belongs to another process
             if before is not None and counters[0] < before[0] - _TICK_S:
                 process = self._open(pid)
                 ended = _add(ended, before)
@@ -101,7 +101,7 @@ class Tree:
 
     def _pids(self) -> list[int]:
         pids = [self._root]
-        for pid in pids:  # grows while it is gone through
+        for pid in pids:  # the list grows during the loop
             pids += [child for child in self._children(pid) if child not in pids]
         return pids
 
@@ -115,19 +115,22 @@ def _add_growth(total: Counters, counters: Counters, before: Counters) -> Counte
 
 
 def _without(added: float, ended: float) -> float:
-    """The use between two samples.
+    """Return the growth of a counter between two samples, without double counting of processes that
+    have ended.
 
     Args:
-        added: By how much the counters of the processes have grown. The kernel adds those of a
-            process that has ended to its parent's.
-        ended: The last counters of those that have ended, which were counted already; a process
-            that nobody waited for was added to no parent.
+        added: The growth of the counter over all living processes. When a process ends and its
+            parent waits for it, the kernel adds its counter to the parent's.
+        ended: The last value of the counter of the processes that have ended, which was counted
+            before. It is subtracted only if ``added`` is large enough to contain it: the kernel
+            does not add a process that nobody waited for to its parent.
     """
     return max(added - ended if added >= ended - _TICK_S else added, 0.0)
 
 
 def _read(process: Any) -> tuple[tuple[int, int], Counters]:
-    """((rss, shared), counters) of a process, with those of its children that have ended."""
+    """Return ((rss, shared), counters) of a process. Its CPU time includes its children that have
+    ended."""
     with process.oneshot():
         memory = process.memory_info()
         times = process.cpu_times()
@@ -140,7 +143,7 @@ def _read(process: Any) -> tuple[tuple[int, int], Counters]:
             io = process.io_counters()
             read_bytes, write_bytes = io.read_bytes, io.write_bytes
         except (psutil.AccessDenied, AttributeError, NotImplementedError, OSError):
-            pass  # it is another user's, or this system does not tell
+            pass  # a process of another user, or not reported by this system
     counters = (cpu_s, float(read_bytes), float(write_bytes))
     return (memory.rss, getattr(memory, "shared", 0)), counters
 
@@ -168,8 +171,8 @@ _PROCESS_IO = ("read_bytes", "write_bytes", "read_chars", "write_chars")
 
 
 def cpu_monitor() -> Reading:
-    """A function that returns ``memory`` ([used, total], bytes) and ``load`` (percent of all
-    processors since the call before)."""
+    """Return a function that returns ``memory`` ([used, total], bytes) and ``load`` (percent of all
+    processors since the last call)."""
 
     def read() -> dict[str, Any]:
         memory = psutil.virtual_memory()
@@ -179,11 +182,13 @@ def cpu_monitor() -> Reading:
 
 
 def process_monitor(pid: int, recursive: bool = True) -> Reading:
-    """A function that returns what a process, and with ``recursive`` all below it, uses.
+    """Return a function that returns the use of a process; with ``recursive``, summed with all its
+    descendants.
 
-    ``load`` is percent of all processors since the call before (of a process that is new since
-    then, nothing), ``num`` the processor that it runs on, ``memory`` [resident, the machine's],
-    bytes; of what a process may not be asked, nothing is counted.
+    ``load`` is percent of all processors since the last call; a new process counts 0 at first.
+    ``num`` is the processor that the process runs on. ``memory`` is [resident memory of the
+    processes, total memory of the machine], in bytes. Processes to which access is denied are not
+    counted.
     """
     top = psutil.Process(pid)
     # psutil measures a process's load from one call of an object to the next
@@ -210,8 +215,8 @@ def process_monitor(pid: int, recursive: bool = True) -> Reading:
 
 
 def io_monitor(perdisk: bool = False) -> Reading:
-    """A function that returns what the disks have done since this call: counts, bytes and
-    milliseconds, as psutil names them."""
+    """Return a function that returns the use of the disks since ``io_monitor`` was called: counts,
+    bytes and milliseconds, under psutil's names. ``perdisk``: for each disk."""
     first = _by_name(psutil.disk_io_counters, perdisk)
 
     def read() -> dict[str, Any]:
@@ -226,8 +231,8 @@ def io_monitor(perdisk: bool = False) -> Reading:
 
 
 def network_monitor(pernic: bool = False) -> Reading:
-    """A function that returns what has gone through the network since the machine started, as
-    psutil names it."""
+    """Return a function that returns the traffic of the network since the machine started, under
+    psutil's names. ``pernic``: for each network interface."""
 
     def read() -> dict[str, Any]:
         now = _by_name(psutil.net_io_counters, pernic)
@@ -239,7 +244,7 @@ def network_monitor(pernic: bool = False) -> Reading:
 
 def _by_name(read: Callable[..., Any], several: bool) -> dict[str, Any]:
     counters = read(several)
-    if counters is None:  # some containers show none
+    if counters is None:  # in some containers
         return {}
     return {str(name): value for name, value in counters.items()} if several else {"": counters}
 
@@ -248,8 +253,8 @@ class Repeat:
     """A thread that calls a function, first after one interval.
 
     Args:
-        call: The function; an exception of it ends the calls, and is given to ``failed``.
-        failed: Called with that exception.
+        call: The function. If it raises, it is not called again.
+        failed: Called with the exception that ``call`` raised.
     """
 
     def __init__(
@@ -265,11 +270,11 @@ class Repeat:
         self._thread = threading.Thread(target=self._run, name="voirkit-readings", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a call that is under way is waited for."""
+        """Stop the thread, and wait for a call that is in progress."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -278,7 +283,7 @@ class Repeat:
         while not self._over.wait(self._interval_s):
             try:
                 self._call()
-            except Exception as exc:  # the functions may be a voirfile's
+            except Exception as exc:  # a voirfile may have defined the function
                 if self._failed is not None:
                     self._failed(exc)
                     return
@@ -292,9 +297,11 @@ def repeat(
     process: bool = False,
     worker_init: Callable[[], object] | None = None,
 ) -> Repeat:
-    """What calls ``pushfun(getfun())`` every ``delay`` seconds between its ``start()`` and
-    ``stop()``, as voir's ``monitor``. Always in a thread: ``process`` is taken for voir's sake.
-    ``worker_init`` is called first, here."""
+    """Return an object that calls ``pushfun(getfun())`` every ``delay`` seconds between its
+    ``start()`` and ``stop()``, like voir's ``monitor``.
+
+    The calls are always made in a thread: ``process`` is ignored, and accepted for compatibility
+    with voir. ``worker_init`` is called at once, in the calling thread."""
     if worker_init is not None:
         worker_init()
     return Repeat(delay, lambda: pushfun(getfun()))
@@ -306,13 +313,13 @@ def monitor(
     worker_init: Callable[[], object] | None = None,
     **monitors: Reading,
 ) -> Iterator[Phase]:
-    """Give what functions return, each under its own key, with ``task="main"`` and ``time``
-    (seconds since the epoch).
+    """Call functions at intervals and give the result of each under its key, with ``task="main"``
+    and ``time`` (seconds since the epoch).
 
     Args:
         poll_interval: Seconds from one reading to the next.
-        worker_init: Called before the first.
-        monitors: For each key the function.
+        worker_init: Called before the first reading.
+        monitors: The functions, by key.
     """
     yield ov.phases.load_script
 

@@ -1,4 +1,4 @@
-"""From what ``--monitor`` sampled to findings."""
+"""Findings on the samples of ``--monitor``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voirkit.units import size
 
 
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """Memory of the first rank that creeps."""
+    """Yield a finding if the memory of the first rank grows steadily."""
     memory = (summary.get("monitor") or {}).get("rss") or {}
     growth = memory.get("growth")
     if growth:

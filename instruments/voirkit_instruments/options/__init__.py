@@ -1,9 +1,9 @@
-"""``--options``: the arguments that the script has parsed, as ``options`` given, in the log and in
-the summary.
+"""``--options``: gives the arguments that the script parses, as ``options``, and adds them to the
+log and the summary.
 
-Wraps the four parsing methods of ``argparse.ArgumentParser`` from before the script is loaded until
-the first result, and puts them back. The script gets the very object that argparse made; what
-argparse raises (SystemExit too) goes through.
+The four parsing methods of ``argparse.ArgumentParser`` are wrapped before the script is loaded, and
+restored after the first result. The script gets the very object that argparse made; exceptions of
+argparse (SystemExit too) pass through.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from _thread import get_ident  # threading is imported where the program imports it
+from _thread import get_ident  # ``threading`` is left to the program to import
 
 from voirkit.instrument import Instrument, Option, once
 from voirkit.intercept import Patches, without_this_frame
@@ -40,15 +40,15 @@ PARTIAL = ("parse_known_args", "parse_known_intermixed_args")
 
 
 class ParsedArguments:
-    """Waits for the first arguments that the program parses.
+    """Watcher for the first arguments that the program parses.
 
     Args:
         callback: Called once, with the Namespace, in the thread that parsed.
-        failed: Takes what ``callback`` raised.
+        failed: Called with an exception that ``callback`` raised.
 
-    ``parse_args`` counts at once. ``parse_known_args`` alone is often only the first of two parsers
-    (one for a configuration file, say), so its result is kept until :meth:`settle`, and dropped if
-    ``parse_args`` follows.
+    The result of ``parse_args`` is used at once. ``parse_known_args`` alone is often only the first
+    of two parsers (one for a configuration file, say). Its result is kept until :meth:`settle` is
+    called, and dropped if ``parse_args`` follows.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ParsedArguments:
     ) -> None:
         self._found = callback
         self._failed = failed
-        # threads within a parsing method: the outermost one has the result
+        # threads that are inside a parsing method; only the outermost call returns the result
         self._inside: set[int] = set()
         self._kept: list[Any] = []
         self._done = False
@@ -90,7 +90,7 @@ class ParsedArguments:
         return result
 
     def settle(self) -> None:
-        """No other parser is to be waited for: what is kept counts."""
+        """Use the kept result: no other parser is expected to follow."""
         if self._kept and not self._done:
             self._finish(self._kept[0])
 
@@ -102,13 +102,13 @@ class ParsedArguments:
         self.remove()
         try:
             self._found(namespace)
-        except Exception as exc:  # of an odd Namespace; never the program's
+        except Exception as exc:  # an odd Namespace must not fail the program
             self._failed(exc)
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """The value as JSON can hold it; what cannot be held is left out of a dictionary, else
-    ``NotImplemented``."""
+    """Return the value as JSON can hold it, or ``NotImplemented``. A value that JSON cannot hold is
+    left out of its dictionary."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -129,19 +129,19 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def instrument_argparse(ov: Overseer) -> Any:
-    """Gives the arguments that the script parses with argparse, once, as ``options``; they stand in
-    the log and the summary too.
+    """Give the arguments that the script parses with argparse, once, as ``options``; also write
+    them to the log and the summary.
 
-    For voirfiles: what ``--options`` does, without the option. A script that parses no arguments is
-    no fault.
+    This does in a voirfile what ``--options`` does on the command line, but without a warning if
+    the script parses no arguments.
     """
     return options(ov, is_asked_for=False)
 
 
 @once("--options")
 def options(ov: Overseer, is_asked_for: bool = True) -> Iterator[Phase]:
-    """Gives the script's arguments once, as ``options``; if they are requested, it is said where
-    there are none."""
+    """Give the script's arguments once, as ``options``. With ``is_asked_for``, warn if the script
+    has parsed none."""
 
     def callback(namespace: Any) -> None:
         subscription.dispose()

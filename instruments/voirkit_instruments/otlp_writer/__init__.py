@@ -1,5 +1,5 @@
-"""``--otlp``: rates, steps, shares of phases and the verdict as OpenTelemetry metrics, sent to a
-collector while the run goes on."""
+"""``--otlp``: sends rates, steps, shares of phases and the verdict to a collector as OpenTelemetry
+metrics while the run goes on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def endpoint(text: str) -> str:
-    """An address of a collector."""
+    """Return the URL to which a collector takes metrics, from the collector's address."""
     from urllib.parse import urlsplit
 
     try:
         there = urlsplit(text)
         is_address = there.scheme in ("http", "https") and bool(there.hostname) and there.port != 0
-    except ValueError:  # its port is none
+    except ValueError:  # the port is invalid
         is_address = False
     if not is_address:
         raise ValueError(
@@ -33,7 +33,7 @@ def endpoint(text: str) -> str:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Send to the address of the option."""
+    """Send metrics to the address that the option gives."""
     from voirkit_instruments.trackers import track
 
     return track(ov, "otlp", options["otlp"], package="opentelemetry.exporter.otlp.proto.http")

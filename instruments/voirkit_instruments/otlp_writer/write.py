@@ -1,8 +1,8 @@
-"""Sends metrics with OpenTelemetry's SDK and exporter, to a collector's endpoint. Checked with
+"""Sends metrics to a collector's endpoint with OpenTelemetry's SDK and exporter. Checked with
 opentelemetry-sdk 1.45.
 
-``$OTEL_EXPORTER_OTLP_HEADERS``, ``$OTEL_RESOURCE_ATTRIBUTES`` and the others that the SDK reads
-hold.
+``$OTEL_EXPORTER_OTLP_HEADERS``, ``$OTEL_RESOURCE_ATTRIBUTES`` and the other variables that the SDK
+reads apply.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.metrics import METRICS, Metric
 from voirkit_instruments.trackers import Tracker
 
-# of one export, where the environment has none: the SDK tries for 10, and the end of a run waits
-# for the last
+# timeout of one export if the environment sets none: the SDK's default is 10 s, and the end of a
+# run waits for the last export
 _TIMEOUT_S = 2.0
 
 
 class Writer(Tracker):
-    """Sends the metrics every so many seconds, whether a step has ended or not: that none has is to
-    be seen there."""
+    """Sender of the metrics. It sends every ``every_s`` seconds even if no step has ended, so that
+    a collector sees a standstill too."""
 
     every_s = 5.0
     is_state = True
@@ -30,8 +30,8 @@ class Writer(Tracker):
     _sends = _failed = 0
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Send the metrics of the picture. That a collector does not take them is said at the end:
-        it may take the next."""
+        """Send the current metrics. A failure is reported only at the end, because the collector
+        may take the next metrics."""
         self._reader = self._reader or self._start()
         self._reader.collect()
 
@@ -50,7 +50,7 @@ class Writer(Tracker):
         )
         writer = self
 
-        # The SDK's own one sends in a thread, and keeps to itself what went wrong.
+        # The SDK's own reader sends from a thread and hides errors.
         class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
             def _receive_metrics(
                 self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any
@@ -61,7 +61,7 @@ class Writer(Tracker):
                         exporter.export(metrics_data, timeout_millis=timeout_millis)
                         is MetricExportResult.SUCCESS
                     )
-                except Exception:  # exporters of some versions raise what requests does
+                except Exception:  # some versions of the exporter raise errors of ``requests``
                     is_sent = False
                 writer._failed += not is_sent
 
@@ -90,10 +90,10 @@ class Writer(Tracker):
         return reader
 
     def end(self, step: int, report: str) -> None:
-        """The last metrics have been sent.
+        """Shut the exporter down; the last metrics have been sent.
 
         Raises:
-            VoirkitError: The collector did not take some.
+            VoirkitError: The collector did not take all metrics.
         """
         self._reader.shutdown()
         if self._failed:

@@ -1,4 +1,4 @@
-"""``--parameters``: norms, changes, gradients and NaN of parameters at the optimizer's steps."""
+"""``--parameters``: records norms, changes, gradients and NaN of parameters at optimizer steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INSTRUMENT = Instrument(
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),
     sections="voirkit_instruments.parameters.analyse:sections",
-    priority=1,  # before the steps instrument, which it sees the steps through
+    priority=1,  # before the steps instrument, through which it sees the steps
 )
 
 __getattr__ = lazy_names(__name__, parameters="record")

@@ -1,5 +1,5 @@
-"""The parameters of a run, one by one: what they are, their figures by step, what was true of each
-step; as a table and as curves."""
+"""The parameters of a run, read from the trace: their facts, and their figures and flags by step;
+summarised for summary.json, and shown as a table and as curves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
 
-# by flag, in the order in which they come to be in a step
+# flags and their words, in the order in which they arise in a step
 _NOT_FINITE = (
     (GRAD_NAN, "NaN in the gradient"),
     (GRAD_INF, "Inf in the gradient"),
@@ -60,39 +60,41 @@ Points = list[tuple[int, float]]
 
 @dataclass
 class Optimizer:
-    """An optimizer of a process."""
+    """An optimizer of one process of the run."""
 
     rank: int
     host: str
     pid: int
-    number: int  # in the process
-    kind: str  # its class's name
-    every: int  # steps between two looks at a parameter
-    steps: int = 0  # how many it has made
+    number: int  # its number in the process
+    kind: str  # the name of its class
+    every: int  # steps from one reading of a parameter to the next
+    steps: int = 0  # the number of its steps
 
 
 @dataclass
 class Parameter:
-    """A parameter in the steps of one optimizer. Steps are counted from 0; a figure that is NaN is
-    ``nan``. The optimizer is the one in whose steps it was looked at; it is one of its own if
-    ``facts[-1]["optimizer"]`` is not None."""
+    """A parameter, as read in the steps of one optimizer. Steps are counted from 0.
+
+    The optimizer holds the parameter if ``facts[-1]["optimizer"]`` is not None. Otherwise no
+    optimizer holds it, and it is only read in this one's steps."""
 
     rank: int
     name: str
     optimizer: Optimizer
-    # what it was (shape, dtype ...), with the n of the step; several: it changed
+    # its facts (shape, dtype ...) with ``n``, the step; a new entry for each change
     facts: list[dict[str, Any]] = field(default_factory=list)
-    # (step, figure); the last may be that of the end, whose step is optimizer.steps
+    # (step, figure), NaN as ``nan``; a figure of the end of the run has the step optimizer.steps
     norms: Points = field(default_factory=list)
     grad_norms: Points = field(default_factory=list)
     update_norms: Points = field(default_factory=list)
-    # (step, digest, what kind of digest)
+    # (step, digest, kind of digest)
     digests: list[tuple[int, int, str]] = field(default_factory=list)
-    # (step, flags): true of that step, as far as known until the next
+    # (step, flags): the flags of this step, and of all steps before the next entry
     states: list[tuple[int, int]] = field(default_factory=list)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """(first step, the one behind the last, flags) of steps of which the same is known."""
+        """Yield (first step, the step after the last, flags) for stretches of steps with the same
+        flags."""
         if not self.states:
             return
         last_step, last_flags = self.states[-1]
@@ -101,17 +103,17 @@ class Parameter:
         yield last_step, max(self.optimizer.steps, last_step + 1), last_flags
 
     def steps_with(self, flag: int) -> int:
-        """Of how many steps a flag is true, as far as is known."""
+        """Count the steps in which a flag is known to be set."""
         return sum(end - n for n, end, flags in self.spans() if flags & flag)
 
     def first(self, flag: int) -> int | None:
-        """The first step of which a flag is true."""
+        """Return the first step in which a flag is set; None if it never is."""
         return next((n for n, flags in self.states if flags & flag), None)
 
     @property
     def ever_changed(self) -> bool | None:
-        """True if a step or anything else has changed its data; None: nothing says so, and nothing
-        says that it was not."""
+        """True if the data ever changed, in a step or otherwise; False if it was seen not to
+        change; None if neither was recorded."""
         digests = {(digest, kind) for _, digest, kind in self.digests}
         if len(digests) > 1 or any(flags & CHANGED for _, flags in self.states):
             return True
@@ -121,17 +123,18 @@ class Parameter:
 
     @property
     def ever_gradient(self) -> bool | None:
-        """True if it ever had a gradient; None: it is not known."""
+        """True if the parameter ever had a gradient; None if that is not known."""
         return any(not flags & GRAD_NONE for _, flags in self.states) if self.states else None
 
     def update_ratios(self) -> Points:
-        """2-norm of the update over that of the data before it, by step."""
+        """Return for each step the 2-norm of the update divided by the 2-norm of the data before
+        it."""
         norms = dict(self.norms)
         return [(n, update / norms[n]) for n, update in self.update_norms if norms.get(n)]
 
 
 def parameters_of(run: Run) -> list[Parameter]:
-    """The parameters of a run, in the order in which the optimizers hold them."""
+    """Return the parameters of a run, in the order in which the optimizers hold them."""
     columns = "rank, host, pid, start_ns, category, name, value, number, args"
     table = _ParameterTable()
     steps = (
@@ -163,19 +166,20 @@ _Process = tuple[int, str, int]  # (rank, host, pid)
 
 
 class _ParameterTable:
-    """The optimizers and parameters of a run, as their records come.
+    """The optimizers and parameters of a run, built up from their records.
 
-    What a parameter is (its facts) is recorded before its first figures, and is of the optimizer
-    that it names; without one, of that in whose step figures come next.
+    The facts of a parameter (shape, dtype ...) are recorded before its first figures. They belong
+    to the optimizer that they name. If they name none, they belong to the optimizer in whose step
+    the next figures are recorded.
     """
 
     def __init__(self) -> None:
-        # with the number of the optimizer; of a parameter also with its name
+        # by process, name and number of the optimizer
         self.parameters: dict[tuple[_Process, str, int], Parameter] = {}
         self._optimizers: dict[tuple[_Process, int], Optimizer] = {}
-        # by process and time: which step
+        # by process and start_ns: the optimizer and the number of the step
         self._steps: dict[tuple[_Process, int], tuple[Optimizer, int]] = {}
-        # by process and name: all facts, and those that no parameter has yet
+        # by process and name: all facts, and the facts that no parameter has been given yet
         self._facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
         self._new_facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
 
@@ -193,7 +197,8 @@ class _ParameterTable:
         self._new_facts.setdefault((process, name), []).append(facts)
 
     def find(self, process: _Process, name: str, start_ns: int) -> Iterator[tuple[Parameter, int]]:
-        """The parameters that a record is of, each in the steps of one optimizer, and the step."""
+        """Yield each parameter that a record belongs to, and the number of the step: one parameter
+        for the step that began at ``start_ns``, or, at the end, one for each optimizer."""
         step = self._steps.get((process, start_ns))
         for optimizer, n in [step] if step else self._at_end(process, name):
             parameter = self._parameter(process, name, optimizer)
@@ -212,8 +217,8 @@ class _ParameterTable:
         return parameter
 
     def _at_end(self, process: _Process, name: str) -> list[tuple[Optimizer, int]]:
-        """The steps behind the last of the optimizers that a parameter was seen in: what comes in
-        no step comes at the end."""
+        """Return each optimizer in whose steps a parameter was read, with the number after its last
+        step: a record that is in no step was written at the end of the run."""
         return [
             (optimizer, optimizer.steps)
             for (of_process, number), optimizer in self._optimizers.items()
@@ -221,8 +226,7 @@ class _ParameterTable:
         ]
 
     def add_unwatched(self) -> None:
-        """Add the parameters of which nothing is known but that they are there: they cannot be
-        watched."""
+        """Add the parameters that have facts but no figures, since their data cannot be read."""
         watched = {(process, name) for process, name, _ in self.parameters}
         first_optimizers: dict[_Process, Optimizer] = {}
         for (process, _), optimizer in self._optimizers.items():
@@ -233,8 +237,9 @@ class _ParameterTable:
                 parameter.facts += [{"n": 0, **facts} for facts in all_facts]
 
     def held_parameters(self) -> list[Parameter]:
-        """The parameters without those in the steps of optimizers that do not hold them: one that
-        no optimizer seemed to have until its own made its first step is that one's."""
+        """Return the parameters without duplicates in the steps of an optimizer that does not hold
+        them. Before its own optimizer makes its first step, a parameter is read in the steps of
+        another one."""
         parameters = []
         for (process, name, number), parameter in self.parameters.items():
             all_facts = self._facts.get((process, name), ())
@@ -245,10 +250,11 @@ class _ParameterTable:
 
 
 def _tell_models_apart(parameters: Collection[Parameter]) -> None:
-    """Name parameters as they are called in their model, and where a process has several models by
-    the model first.
+    """Rename each parameter to its path in its model, after the label of the model if the process
+    has several models.
 
-    A record is written when not all models may have been called yet.
+    The names in the records do not suffice: when a record was written, not all models may have been
+    known.
     """
     by_process: dict[_Process, list[Mapping[str, Any]]] = {}
     for parameter in parameters:
@@ -271,7 +277,7 @@ def _process_of(parameter: Parameter) -> _Process:
 
 
 def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """The labels that tell the models apart that some records have facts of, by their numbers."""
+    """Return labels that distinguish the models in some facts, by the numbers of the models."""
     models = {}
     for facts in all_facts:
         model = model_of(facts)
@@ -281,8 +287,8 @@ def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
 
 
 def _order(parameter: Parameter) -> tuple[int, int, bool, int, int, str]:
-    """As the optimizers hold them; those that none holds, which have no place, by name behind
-    them."""
+    """Return the sort key of a parameter: parameters are in the order in which the optimizer holds
+    them; parameters that no optimizer holds follow, by name."""
     facts = parameter.facts[-1] if parameter.facts else {}
     return (
         parameter.rank,
@@ -304,7 +310,7 @@ def _add_record(
 ) -> None:
     if category == "state" and value is not None:
         states = parameter.states
-        if states and states[-1][0] == n:  # more has become known of the step since
+        if states and states[-1][0] == n:  # another record of the same step
             states[-1] = (n, states[-1][1] | value)
         else:
             states.append((n, value))
@@ -316,11 +322,10 @@ def _add_record(
 
 
 def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, str] | None:
-    """(step, parameter, words) where NaN or Inf was seen first: in data before gradients are
-    computed from it, else in a gradient.
+    """Return (step, parameter, words) of the first NaN or Inf of a run; None if all was finite.
 
-    A step's own gradient comes before the data that the step has made of it; of several the last in
-    the order of parameters is taken: the backward comes to it first.
+    Within a step, the gradient comes before the data, which the step computes from it. Of several
+    parameters the last in their order is taken, since the backward pass reaches it first.
     """
     first: tuple[int, int, int] | None = None
     result = None
@@ -333,14 +338,14 @@ def first_not_finite(parameters: Sequence[Parameter]) -> tuple[int, Parameter, s
     return result
 
 
-_POINTS = 24  # of a curve
+_POINTS = 24  # maximum number of points of a curve in the summary
 
 
 def _summarise_buffers_and_state(
     run: Run, parameters: Sequence[Parameter]
 ) -> dict[str, dict[str, dict[str, float | None]]]:
-    """``buffers`` and ``state`` of the first rank, if ``--parameters-of`` asked for them: norms at
-    first and last, by name."""
+    """Return ``buffers`` and ``state`` of the first rank, as far as ``--parameters-of`` recorded
+    them: for each name, the first and the last norm."""
     figure_or_nan = "coalesce(number, 'nan')"
     query = f"""
         SELECT category, name, any_value(args),
@@ -370,7 +375,7 @@ def _of_first_rank(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 
 def _summarise_parameters(all_parameters: Sequence[Parameter]) -> dict[str, Any]:
-    """The summary of the parameters of a run, of which there are some; layers are those of the
+    """Return the summary of a run's parameters, at least one. ``layers`` has the parameters of the
     first rank."""
     parameters = _of_first_rank(all_parameters)
     by_identity = {id(parameter.optimizer): parameter.optimizer for parameter in parameters}
@@ -414,7 +419,7 @@ def _not_finite_row(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
 
 
 def _not_watched(parameters: Iterable[Parameter]) -> dict[str, str]:
-    """The reasons why parameters cannot be watched, by name."""
+    """Return the reasons why parameters cannot be read, by the names of the parameters."""
     reasons = {}
     for parameter in parameters:
         if parameter.facts and "not_watched" in parameter.facts[-1]:
@@ -423,7 +428,7 @@ def _not_watched(parameters: Iterable[Parameter]) -> dict[str, str]:
 
 
 def _is_frozen(parameter: Parameter) -> bool:
-    """It never required gradients."""
+    """True if the parameter never required gradients."""
     return bool(parameter.facts) and not any(facts["requires_grad"] for facts in parameter.facts)
 
 
@@ -479,7 +484,8 @@ def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None] | None
 
 
 def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None] | None:
-    """Of the finite ones; ``n`` counts all."""
+    """Return the median and the maximum of the finite figures, the last figure, and ``n``, the
+    number of all figures."""
     if not points:
         return None
     finite = [value for _, value in points if math.isfinite(value)]
@@ -493,7 +499,7 @@ def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]]:
-    """(step, figure) of at most some points, as far apart as can be; null is NaN or Inf."""
+    """Return (step, figure) of at most ``_POINTS`` evenly spaced points; None for NaN and Inf."""
     last = len(points) - 1
     if last >= _POINTS:
         points = [points[round(i * last / (_POINTS - 1))] for i in range(_POINTS)]
@@ -501,8 +507,8 @@ def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]
 
 
 def peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | int | None]]:
-    """(step, figure) of at most some points; of more, the largest of each neighbourhood, so that no
-    peak is lost."""
+    """Return (step, figure) of at most ``most`` points; None for NaN and Inf. If there are more
+    points, the largest of each group of neighbours is kept, so that no peak is lost."""
 
     def height(point: tuple[int, float]) -> float:
         return point[1] if math.isfinite(point[1]) else math.inf
@@ -520,10 +526,10 @@ def _json(value: float) -> float | None:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``parameters`` of a summary; see ``voirkit.instrument.Instrument``."""
+    """Return the part ``parameters`` of the summary; see ``voirkit.instrument.Instrument``."""
     run, recorded = runs[0], summary.get("parameters")
     if recorded is not None and recorded["ranks"] == run.manifest.get("world_size", 1):
-        return None  # a run of one rank has worked it out at its end
+        return None  # a run of one rank has computed it at its end
     parameters = parameters_of(run)
     if not parameters:
         return None
@@ -531,14 +537,14 @@ def summarise(
     return {"parameters": {**part, **_summarise_buffers_and_state(run, parameters)}}
 
 
-# how it is shown
+# the section of the report
 
-_MOST = 40  # rows of a terminal; all of them are in summary.json
-_ROWS = 400  # of a page
-_OPEN, _PICTURES = 12, 120  # parameters whose pictures are seen at once; that have pictures
-_RATIO = 50  # beyond it a curve is drawn by the logarithm
-_FINER_POINTS = 120  # of a page's curve
-_RECORDS = 2_000_000  # of which curves are made again from the trace
+_MOST = 40  # rows in a terminal; summary.json has all
+_ROWS = 400  # rows on a page
+_OPEN, _PICTURES = 12, 120  # parameters with curves on a page: visible at once, and in all
+_RATIO = 50  # if the largest value is more than this times the smallest, the scale is logarithmic
+_FINER_POINTS = 120  # maximum number of points of a curve on a page
+_RECORDS = 2_000_000  # up to so many records, the curves of a page are computed from the trace
 _NAMED = 6
 _CURVES = {"norm": "norm", "grad_norm": "gradient", "update_ratio": "update / norm"}
 _NOTE = (
@@ -619,14 +625,15 @@ def _shape(layer: Layer) -> str:
 
 
 def _number(value: float | None) -> str:
-    """A figure of which JSON has null if it was not finite."""
+    """Return the text of a figure; None stands for a figure that is not finite."""
     if value is None:
         return "not finite"
     return f"{value:.2g}" if 0 < abs(value) < 0.01 else figure(value)
 
 
 def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
-    """How many there are and who steps them; what is not as it should be; a line each."""
+    """Yield lines on the number of parameters, their optimizers, and each problem: NaN or Inf,
+    parameters that are frozen, never changed, changed their type or cannot be read."""
     optimizers = parameters["optimizers"]
     steps = ", ".join(f"{row['class']} {row['steps']:,} steps" for row in optimizers)
     n = len(parameters["layers"])
@@ -670,7 +677,7 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
-# small pictures side by side
+# curves of each parameter, side by side
 
 
 def _pictures(layers: Sequence[Layer], run: Run) -> list[Block]:
@@ -687,8 +694,8 @@ def _pictures(layers: Sequence[Layer], run: Run) -> list[Block]:
 
 
 def _finer_curves(run: Run) -> Mapping[str, Any]:
-    """Curves of the first rank's parameters by name, from the trace; none where that would take
-    long, or it is not there."""
+    """Return the curves of the first rank's parameters by name, computed from the trace; empty if
+    the trace is missing or has more than ``_RECORDS`` records."""
     cursor = run.connection().execute("SELECT count(*) FROM spans WHERE kind = 'parameter'")
     ((n_records,),) = cursor.fetchall()
     parameters = parameters_of(run) if 0 < n_records <= _RECORDS else []
@@ -717,8 +724,8 @@ def _picture(layer: Layer, curves: Mapping[str, Any]) -> Block | None:
 
 
 def _is_wide(values: Sequence[float | None]) -> bool:
-    """True if all are positive, and the largest is so much larger than the smallest that a curve is
-    drawn by the logarithm."""
+    """True if a curve gets a logarithmic scale: all its values are positive, and the largest is
+    more than ``_RATIO`` times the smallest."""
     positive = [value for value in values if value]
     if len(positive) < len(values) or min(positive) <= 0:
         return False

@@ -1,10 +1,9 @@
-"""``--parameters``: norms, changes, gradients of each parameter at the optimizer's steps, written
-into the trace plane.
+"""``--parameters``: records norms, changes and gradients of each parameter at optimizer steps into
+the trace plane.
 
-It only reads, under no_grad: no hook, no wrapper, no random number, no tensor of the program is
-changed, and nothing is kept but weak references. Steps are seen through the steps instrument
-(``StepEvents``). What a step gives out of the ordinary way of things (an exception of torch's) is
-reported once and ends the watch.
+It only reads, under no_grad. It adds no hook and no wrapper, draws no random number, changes no
+tensor of the program, and keeps only weak references. The steps instrument reports the optimizer
+steps (``StepEvents``). If torch raises an exception, it is reported once and recording stops.
 """
 
 from __future__ import annotations
@@ -44,11 +43,12 @@ if TYPE_CHECKING:
     from voirkit_instruments.parameters.record_look import Inspection
 
 
-EVERY = 50  # benchmarks/parameters.py: 4 % of Adam.step
+EVERY = 50  # the default; costs 4 % of Adam.step (benchmarks/parameters.py)
 
 
 class Parameters:
-    """The watch of one run, once torch is there."""
+    """Subscribes to the step events of one run, and passes them to a ``Watch``, which is made when
+    torch is imported."""
 
     def __init__(self, ov: Overseer, every: int, of: Sequence[str]) -> None:
         self._ov = ov
@@ -65,7 +65,7 @@ class Parameters:
         )
 
     def _pass_to(self, method: str) -> Any:
-        """A subscriber that hands an event on to a method of the watch, once there is one."""
+        """Return a subscriber that passes an event to a method of the watch, if it exists yet."""
 
         def pass_on(*arguments: Any) -> None:
             watch = self._watch
@@ -81,7 +81,7 @@ class Parameters:
             from voirkit.trace import recorder
 
             self._watch = Watch(torch, recorder, self._every, self._ov.warn, self._of)
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unknown version of torch
             self._ov.warn(f"parameters: nothing is recorded of them ({type(exc).__name__}: {exc}).")
 
     def end(self) -> None:
@@ -94,11 +94,11 @@ class Parameters:
 @instrument_definition
 @once("--parameters")
 def parameters(ov: Overseer, every: int = EVERY, *of: str) -> Iterator[Phase | PhaseWithPriority]:
-    """Record what the parameters do at the optimizer's steps.
+    """Record norms, changes and gradients of the parameters at optimizer steps.
 
     Args:
-        every: Steps between two looks at a parameter; 1: all at each step.
-        of: What else is looked at: ``buffers`` of the models, ``state`` of the optimizers.
+        every: Steps from one reading of a parameter to the next; 1 to read all at each step.
+        of: Other tensors to read: ``buffers`` of the models, ``state`` of the optimizers.
     """
     recording = Parameters(ov, every, of)
     when_imported("torch", recording.torch_imported)
@@ -113,14 +113,15 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 now = time.perf_counter_ns
-# waited for another thread; a process may have been forked while that one was at it
+# longest wait for another thread's inspection; after a fork, that thread does not exist, and the
+# lock is never released
 LONGEST_S = 1.0
 _OURS = ("voirkit", "torch", "numpy", "contextlib")
 
 
 def unnoticed(torch: Any) -> type:
-    """A context in which torch works as if nobody looked: no graph, no function or autocast mode of
-    the program's. 2 us."""
+    """Return the class of a context manager in which torch records no graph, and no function mode
+    or autocast of the program applies. Entering and leaving takes 2 us."""
     set_grad = torch._C._set_grad_enabled
     is_grad = torch.is_grad_enabled
     no_function = torch._C.DisableTorchFunction
@@ -134,7 +135,7 @@ def unnoticed(torch: Any) -> type:
             for guard in self.guards:
                 guard.__enter__()
             self.grad = is_grad()
-            set_grad(False)  # which modes see too
+            set_grad(False)  # function modes would see this call
 
         def __exit__(self, *raised: Any) -> None:
             set_grad(self.grad)
@@ -145,8 +146,8 @@ def unnoticed(torch: Any) -> type:
 
 
 class Watch:
-    """The parameters of one process, and what else is looked at (``of``: ``buffers``,
-    ``state``)."""
+    """Reads the parameters of one process at optimizer steps. ``of``: other tensors to read,
+    ``buffers`` and ``state``."""
 
     def __init__(
         self,
@@ -156,7 +157,7 @@ class Watch:
         warn: Callable[[str], None],
         of: Collection[str] = (),
     ) -> None:
-        # needs numpy, whose settings may be the script's: not before torch
+        # They import numpy, which the script may configure first: not before torch is imported.
         from voirkit_instruments.parameters import record_look
         from voirkit_instruments.parameters.record_figures import Figures, Later
 
@@ -170,7 +171,7 @@ class Watch:
         self._models = Models()
         self._more = More(of, self._models, torch) if of else None
         self._names: dict[int, Name] = {}
-        self._names_of = -1  # how many models there were when the names were looked up
+        self._names_of = -1  # ``Models.changes`` when the names were read
         self._optimizers = Ordinals()
         self._plans: dict[int, Plan] = {}
         self._thread = threading.local()
@@ -182,13 +183,13 @@ class Watch:
         self._cost = ProbeCost(recorder)
         self.is_off = False
 
-    # what the steps instrument reports
+    # callbacks of the steps instrument
 
     def called(self, module: Any) -> None:
         if not self.is_off:
             try:
                 self._models.called(module)
-            except Exception as exc:  # a module that is not like any known one
+            except Exception as exc:  # an unknown kind of module
                 self._failed(exc)
 
     def walked(self) -> None:
@@ -222,7 +223,7 @@ class Watch:
                 more = self._more.tensors(inspection.plan, inspection.in_turn, optimizer)
             inspection.end(end_ns, thread_state.get("walks", 0) != thread_state["walked"], more)
             if inspection.plan.n == 1:
-                # names are looked up by identity, which comes again: they are not kept
+                # the keys are ids, which may be reused by later objects: do not keep them
                 self._names, self._names_of = {}, -1
 
         self._unnoticed(finish_inspection)
@@ -239,7 +240,7 @@ class Watch:
 
         def record_zeroed() -> None:
             plan = self._plans.get(self._optimizers.of(optimizer))
-            if plan is not None:  # else it has not made a step yet: names are not known
+            if plan is not None:  # None: no step yet, and names are not known
                 self._records.zero_grad(plan, start_ns, end_ns)
                 self._zeroed(plan, start_ns)
 
@@ -247,7 +248,7 @@ class Watch:
         self._cost.add(end_ns, now())
 
     def finish(self) -> None:
-        """The program has ended: the last figures of all that is still there."""
+        """Record the last figures of all parameters that exist at the end of the program."""
         if self.is_off:
             return
 
@@ -261,13 +262,14 @@ class Watch:
         self._cost.report(self._records.n_records)
 
     def _unnoticed(self, inspect: Callable[[], Any]) -> Any:
-        """Inspect while no other thread does; None if that cannot be, or has failed."""
+        """Call ``inspect`` while no other thread inspects, and return its result. None if the lock
+        is not free within ``LONGEST_S``, or if ``inspect`` failed."""
         if not self._lock.acquire(timeout=LONGEST_S):
             return None
         try:
             with self._quiet():
                 return inspect()
-        except Exception as exc:  # a torch or a tensor that is not like any known one
+        except Exception as exc:  # an unknown version of torch, or kind of tensor
             self._failed(exc)
         finally:
             self._lock.release()
@@ -286,7 +288,7 @@ class Watch:
             return None
         self._later.deliver()
         plan, parameters = self._plan(optimizer)
-        # of a fused optimizer under GradScaler, which unscales in its step
+        # under GradScaler, a fused optimizer unscales the gradients in its step
         scale = getattr(optimizer, "grad_scale", None)
         return self._inspection(plan, parameters, scale, self._figures, self._later, self._records)
 
@@ -310,12 +312,13 @@ class Watch:
             plan.adopt(parameters, places, self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
             plan.arrange(parameters)
-        elif self._see(plan, parameters, plan.in_turn()):  # what it was is no more
+        elif self._see(plan, parameters, plan.in_turn()):  # one changed: check all
             self._see(plan, parameters, range(len(parameters)))
         return plan, parameters
 
     def _see(self, plan: Plan, parameters: list[Any], indices: Sequence[int]) -> bool:
-        """Look at what some parameters are; True if one is not what it was."""
+        """Compare the metadata (dtype, device, shape ...) of some parameters with the last known,
+        and record changes. Returns True if any changed."""
         changed = False
         for index in indices:
             p, watched = parameters[index], plan.watched[index]
@@ -331,8 +334,8 @@ class Watch:
         return changed
 
     def _without_optimizer(self, plan: Plan, parameters: list[Any]) -> list[Any]:
-        """Parameters of models that no optimizer has; they are looked at with those of the first
-        one."""
+        """Return the parameters of models that no optimizer holds, if the plan is that of the first
+        optimizer, in whose steps they are read; empty for other plans."""
         if plan.ordinal != min(self._plans):
             return []
         if plan.n_models == self._models.changes and plan.n_optimizers == len(self._plans):
@@ -360,7 +363,7 @@ class Watch:
         return name_of
 
     def _why_not(self, parameter: Any) -> str:
-        """Why a parameter's data is not looked at; empty if it is."""
+        """Return the reason why a parameter's data cannot be read; empty if it can be."""
         if type(parameter) not in self._plain_types:
             module = type(parameter).__module__
             if type(parameter).__name__.startswith("Uninitialized"):
@@ -379,8 +382,8 @@ class Watch:
         return ""
 
     def _zeroed(self, plan: Plan, at_ns: int) -> None:
-        """Record what zero_grad has made of the gradients of those that the last step read in full,
-        and of those of which nothing is known."""
+        """Record the gradients after zero_grad: None, zero or not zero. Gradients that are not None
+        are read only if the last step read the parameter in full, or if nothing is known of it."""
         in_turn = set(plan.turns[(plan.n - 1) % plan.every])
         with_gradient = []
         for index, watched in enumerate(plan.watched):
@@ -409,7 +412,7 @@ class Watch:
             watched.zeroed = flags
             self._records.flags(watched, "zeroed", at_ns, flags)
 
-    # how it is done
+    # warnings and failures
 
     def _warn_once(self, text: str) -> None:
         if text not in self._warnings:
@@ -417,7 +420,8 @@ class Watch:
             self._warn(f"parameters: {text}")
 
     def _failed(self, exc: Exception) -> None:
-        """Switch off; what a signal handler of the program raised meanwhile is the program's."""
+        """Stop recording, with a warning. If code of the program raised the exception (a signal
+        handler), raise it again instead."""
         trace = exc.__traceback__
         while trace is not None:
             if not str(trace.tb_frame.f_globals.get("__name__")).startswith(_OURS):

@@ -1,7 +1,7 @@
-"""Figures of tensors for ``--parameters``: norms, digests, codes. They are computed in batches
-under no_grad, and nothing here waits for a device.
+"""Figures of tensors for ``--parameters``: norms, digests and flags, computed in batches under
+no_grad without waiting for a device.
 
-The results are small tensors on the same device; ``Later`` brings them to the host. Checked with
+The results are small tensors on the same device; ``Later`` copies them to the host. Checked with
 torch 2.1 and 2.15.
 """
 
@@ -25,14 +25,14 @@ from voirkit_instruments.parameters.record_plan import (
 )
 from voirkit_instruments.values import is_readable
 
-NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4  # codes of an element
-_CHUNK = 1 << 20  # elements that are digested at a time where it is done by torch: 8 MiB of memory
-_MULTIPLIER = -7046029254386353131  # odd, 64 bits without a pattern (that of splitmix64)
+NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4  # bit flags of an element, called its code
+_CHUNK = 1 << 20  # elements that torch digests at a time: 8 MiB of memory
+_MULTIPLIER = -7046029254386353131  # an odd number of 64 bits without a pattern (from splitmix64)
 _SHIFTED = 29
 
 
 class Figures:
-    """Figures of tensors."""
+    """Calculator of norms, flags, changes and digests of tensors."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -44,15 +44,15 @@ class Figures:
         self._norm_as: bool | None = None
 
     def is_readable(self, tensor: Any) -> bool:
-        """True if a tensor's elements are in memory; others are given to no other method."""
+        """True if a tensor's elements are in memory. The other methods take only such tensors."""
         return is_readable(self._torch, tensor)
 
     # norms
 
     def norms(self, tensors: Sequence[Any]) -> list[Any]:
-        """2-norms of tensors on one device, each as a tensor of no dimension: float64 of float64,
-        else float32. Tensors of another type than floating and complex have none: None stands for
-        them."""
+        """Return the 2-norms of tensors on one device, each as a tensor without dimensions: float64
+        for a float64 tensor, otherwise float32. The norm is None for a tensor that is neither
+        floating-point nor complex."""
         torch = self._torch
         norms: list[Any] = [None] * len(tensors)
         by_kind: dict[Any, list[int]] = {}
@@ -73,7 +73,7 @@ class Figures:
     def norms_on_devices(
         self, category: str, tensors: Mapping[int, Any]
     ) -> Iterator[tuple[str, int, Any]]:
-        """The norms of those that are on no CPU: category, key, norm."""
+        """Yield (category, key, norm) for each readable tensor that is not on the CPU."""
         on_devices = {
             key: tensor
             for key, tensor in tensors.items()
@@ -105,15 +105,15 @@ class Figures:
         return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
 
     def exact_norm(self, tensor: Any) -> float:
-        """The norm in float64, for tensors on the CPU whose squares are too small or too large for
-        float32."""
+        """Return the norm in float64, for tensors on the CPU whose squares are too small or too
+        large for float32."""
         part = self._floating(tensor)
         if part is None:
             return 0.0
         return float(self._torch.linalg.vector_norm(part, dtype=self._torch.float64))
 
     def is_dense(self, tensor: Any) -> bool:
-        """True if each place of the memory from a tensor's first element to its last is one of its
+        """True if the memory from a tensor's first element to its last holds nothing but its
         elements."""
         if tensor.is_contiguous():
             return True
@@ -127,7 +127,7 @@ class Figures:
         return True
 
     def bits(self, tensor: Any) -> Any:
-        """The elements' bits as integers, in the same memory."""
+        """Return the bits of the elements as integers, in the same memory."""
         if tensor.dtype.is_complex:
             tensor = self._torch.view_as_real(tensor.resolve_conj())
         return tensor.view(self._integers[tensor.element_size()])
@@ -138,7 +138,8 @@ class Figures:
         return mask.view(self._torch.uint8) * code
 
     def codes_of_all(self, tensor: Any) -> Any:
-        """The codes that some element of a tensor has, as one number on its device."""
+        """Return the combined code of all elements of a tensor: their bit flags, as one number on
+        the tensor's device."""
         torch = self._torch
         if tensor.element_size() == 1 and tensor.dtype.is_floating_point:
             tensor = tensor.float()
@@ -150,12 +151,12 @@ class Figures:
 
     @staticmethod
     def data_flags(code: int) -> int:
-        """The flags of a state for codes of data."""
+        """Convert the code of a parameter's data to the flags of a record."""
         return (NAN if code & IS_NAN else 0) | (INF if code & IS_INF else 0)
 
     @staticmethod
     def gradient_flags(code: int) -> int:
-        """The same for codes of a gradient."""
+        """Convert the code of a gradient to the flags of a record."""
         return (
             (GRAD_NOT_ZERO if code & NOT_ZERO else GRAD_ZERO)
             | (GRAD_NAN if code & IS_NAN else 0)
@@ -165,12 +166,13 @@ class Figures:
     # changes
 
     def same(self, before: Any, after: Any) -> bool:
-        """True if two tensors on the CPU have the same bits; at once where the first elements
+        """True if two tensors on the CPU have the same bits. Returns at once if the first elements
         differ."""
         return bool(self._torch.equal(self.bits(before), self.bits(after)))
 
     def difference(self, before: Any, after: Any) -> Any:
-        """After less before, in the memory of ``before``; float32 of eight bits."""
+        """Return ``after - before``, in the memory of ``before``; for elements of eight bits, in
+        float32."""
         if before.element_size() == 1:
             return after.float() - before.float()
         return self._torch.sub(after, before, out=before)
@@ -178,16 +180,16 @@ class Figures:
     # digests
 
     def flat(self, tensor: Any) -> Any:
-        """The elements of a tensor in one dimension: a view in memory order if the tensor is dense,
-        otherwise a copy in index order."""
+        """Return the elements of a tensor in one dimension: a view in memory order if the tensor is
+        dense, otherwise a copy in index order."""
         if self.is_dense(tensor):
             return tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
         return tensor.reshape(-1).contiguous()
 
     def digest(self, tensor: Any) -> Any:
-        """The digest of a tensor: an integer for one on the CPU, else an int64 tensor of no
-        dimension. On the CPU it is ``zlib.crc32`` of the bytes in the order of memory. Elsewhere
-        ``sum64`` does it."""
+        """Return the digest of a tensor: an integer for a tensor on the CPU, otherwise an int64
+        tensor without dimensions. On the CPU it is ``zlib.crc32`` of the bytes in memory order;
+        elsewhere it is ``sum64``."""
         flat = self.flat(tensor)
         if flat.device.type != "cpu":
             return self.sum64(flat)
@@ -195,12 +197,12 @@ class Figures:
             return 0
         bits = self.bits(flat)
         size = bits.numel() * bits.element_size()
-        # an array of numpy would keep the program from resizing the storage, for ever
+        # a numpy array would forever keep the program from resizing the storage
         return zlib.crc32((ctypes.c_ubyte * size).from_address(bits.data_ptr()))
 
     def sum64(self, flat: Any) -> Any:
-        """The sum, modulo 2^64, of each element's bits times an odd number of its place. Any one
-        element that changes changes it."""
+        """Return the sum, modulo 2^64, of each element's bits times an odd number that depends on
+        its position. A change of any single element changes the sum."""
         torch = self._torch
         if flat.dtype.is_complex:
             flat = torch.view_as_real(flat).reshape(-1)
@@ -214,14 +216,14 @@ class Figures:
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
         for i, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = bits[start : start + _CHUNK].to(torch.int64)
-            # odd: a product of odd numbers is, and 2^63 is even
+            # odd: a product of odd numbers is odd, and 2^63 is even
             factor = ((2 * i + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63
             total += (part * weights[: len(part)]).sum() * factor
         return total
 
     def _odd_numbers(self, count: int, device: Any) -> Any:
-        """Odd numbers without a pattern, the same on every device; no generator of the program's is
-        asked."""
+        """Return odd numbers without a pattern, the same on every device. No random number
+        generator of the program is used."""
         torch = self._torch
         numbers = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _MULTIPLIER
         numbers ^= numbers >> _SHIFTED
@@ -230,28 +232,27 @@ class Figures:
         return numbers | 1
 
 
-# steps whose figures are not there yet; of a program that is further ahead the oldest are waited
-# for
+# most steps whose figures may be on their way; beyond that, the oldest are waited for
 MOST_PENDING = 64
 
 
 class _Pending(NamedTuple):
-    """Figures of a step that are on their way."""
+    """Figures of a step that are being copied to the host."""
 
-    arrays: list[Any]  # those that are there, and None for others
-    hosts: list[Any]  # a copy on the host for each device
-    events: list[Any]  # which have happened when the copies are complete
+    arrays: list[Any]  # arrays that are on the host already; None for the others
+    hosts: list[Any]  # the copy on the host, for each device
+    events: list[Any]  # CUDA events that complete with the copies
     places: list[tuple[int, int, int, int]]  # (index of the array, index of the host, start, end)
     receive: Callable[[list[Any]], None]
 
 
 class Later:
-    """Brings figures from devices to the host without waiting: they are queued behind the program's
-    own work and read at a later step.
+    """Copier of figures from devices to the host that does not wait: copies are queued behind the
+    program's own work and read at a later step.
 
-    On the CPU they are there at once; on other devices than CUDA's one copy a step waits for the
-    device. Written against ``torch.cuda``'s events and tested with a fake of them only: it has
-    never run on a GPU.
+    On the CPU, figures are available at once. On devices other than CUDA, one copy per step waits
+    for the device. Written against ``torch.cuda``'s events and tested only with a fake of them: it
+    has never run on a GPU.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -259,12 +260,12 @@ class Later:
         self._pending: deque[_Pending] = deque()
 
     def bring(self, tensors: Sequence[Any], receive: Callable[[list[Any]], None]) -> None:
-        """Bring tensors to the host: one copy for each device.
+        """Bring tensors to the host, with one copy for each device.
 
         Args:
-            tensors: Of any shape; numpy's arrays are here already. Of devices those of int64 are
-                brought bit by bit, as doubles.
-            receive: Called with an array (numpy) for each of them, now or at a later step.
+            tensors: Tensors of any shape; numpy arrays are on the host already. int64 tensors on
+                devices are brought bit by bit, as doubles.
+            receive: Called with a numpy array for each of the tensors, now or at a later step.
         """
         arrays: list[Any] = [None] * len(tensors)
         by_device: dict[Any, list[int]] = {}
@@ -304,14 +305,14 @@ class Later:
     def _copy_to_host(self, tensor: Any, device: Any) -> tuple[Any, Any]:
         if device.type != "cuda":
             return tensor.cpu(), None
-        host = tensor.to("cpu", non_blocking=True)  # into pinned memory, which torch makes for it
+        host = tensor.to("cpu", non_blocking=True)  # pinned memory, which torch allocates
         event = self._torch.cuda.Event()
         event.record(self._torch.cuda.current_stream(device))
         return host, event
 
     def deliver(self) -> None:
-        """Give out what has arrived, in the order in which it was sent; of too many the oldest are
-        waited for."""
+        """Pass on the figures that have arrived, in the order in which they were sent. If more than
+        ``MOST_PENDING`` steps are pending, wait for the oldest."""
         pending = self._pending
         while pending:
             arrays, hosts, events, places, receive = pending[0]

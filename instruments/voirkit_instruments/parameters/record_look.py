@@ -1,5 +1,7 @@
-"""The reading of the parameters in one optimizer step: all figures of those whose turn it is; and
-their gradients as the step gets them, after backward, unscaling and clipping.
+"""The reading of parameters and gradients in one optimizer step.
+
+A step reads all figures of the parameters whose turn it is (``Plan.in_turn``). Gradients are read
+as the step gets them: after the backward pass, unscaling and clipping.
 """
 
 from __future__ import annotations
@@ -28,19 +30,20 @@ from voirkit_instruments.parameters.record_plan import (
     Records,
 )
 
-MOST_ALARMS = 20  # of an optimizer; what it costs to look for the first NaN is paid so often
-SCOUT_ELEMENTS = 1 << 16  # at most, if there is such a gradient: 20 us to read
+MOST_ALARMS = 20  # for each optimizer; limits the cost of searching for the first NaN
+SCOUT_ELEMENTS = 1 << 16  # preferred maximum size of the scout gradient: 20 us to read
 _DATA = NAN | INF
 _BROKEN = _DATA | GRAD_NAN | GRAD_INF
 
 
 class Inspection:
-    """The reading of one step; it is made before the step.
+    """The reading of one optimizer step. Creating the object reads what is needed before the step.
 
     Args:
-        parameters: In the order of the plan; kept until the step is over.
-        scale: What the step itself divides its gradients by (AMP with fused optimizers); None:
-            nothing.
+        parameters: The parameters in the order of the plan; kept until the step's figures have
+            arrived.
+        scale: The number by which the step itself divides its gradients (AMP with fused
+            optimizers); None if it does not.
     """
 
     def __init__(
@@ -61,11 +64,11 @@ class Inspection:
         self._later = later
         self._records = records
         self.in_turn = {index: parameters[index] for index in plan.in_turn()}
-        # by index, the digests before the first step of those whose turn comes later
+        # digests before the first step of the parameters whose turn is later, by index
         self._first: dict[int, Any] = {}
-        # of some parameters, what is known without waiting for a device
+        # flags that are known without waiting for a device, by index
         self._flags: dict[int, int] = {}
-        self._broken: dict[int, int] = {}  # flags that an alarm has found
+        self._broken: dict[int, int] = {}  # flags found by ``_alarm``, by index
         self._first_norms = self._read_first() if self.n == 0 else []
         self._copies = [data.detach().clone() for data in self.in_turn.values()]
         self._norms = figures.norms(self._copies)
@@ -75,7 +78,7 @@ class Inspection:
             self._alarm(before=True)
 
     def _read_first(self) -> list[tuple[str, int, Any]]:
-        """Before the first step digests and norms of all whose turn comes later."""
+        """Read, before the first step, digests and norms of all parameters whose turn is later."""
         all_indices = [index for turn in self.plan.turns for index in turn]
         indices = [index for index in all_indices if index not in self.in_turn]
         tensors = [self._parameters[index].detach() for index in indices]
@@ -85,7 +88,8 @@ class Inspection:
         return [("norm", index, norm) for index, norm in norms if norm is not None]
 
     def _digest(self, tensor: Any) -> Any:
-        """As of ``Figures``; None on devices where none is computed."""
+        """Return the digest of a tensor, as ``Figures`` computes it; None on devices other than CPU
+        and CUDA."""
         return self._figures.digest(tensor) if tensor.device.type in ("cpu", "cuda") else None
 
     def _read_gradients(self) -> Gradients:
@@ -94,18 +98,19 @@ class Inspection:
     def end(
         self, end_ns: int, has_walked: bool, more: Iterable[tuple[str, Name, Any]] = ()
     ) -> None:
-        """The step is over.
+        """Record the step, which is over, and read the figures that need its result.
 
         Args:
-            end_ns: When it was.
-            has_walked: There was a backward in it (a closure): the gradients are those of now.
-            more: What else has norms: category, name, tensor.
+            end_ns: The time at which the step ended.
+            has_walked: True if the step ran a backward pass (a closure); then the gradients are
+                read again.
+            more: Other tensors whose norms are read: (category, name, tensor).
         """
         plan, figures = self.plan, self._figures
         self._records.step(plan, self.start_ns, end_ns, self.n)
         plan.n += 1
         plan.last_ns = self.start_ns
-        # the step has freed the memory of some
+        # the step has freed the memory of some parameters
         if not all(
             figures.is_readable(self._parameters[index]) for index in (*self.in_turn, *self._first)
         ):
@@ -129,7 +134,7 @@ class Inspection:
         self._later.bring(sent, self._receive)
 
     def _figures_in_turn(self) -> Iterator[tuple[str, int, Any]]:
-        """The figures of the data of those whose turn it is."""
+        """Yield (category, index, figure) for the data of the parameters whose turn it is."""
         figures = self._figures
         self._digests: dict[int, int] = {}
         self._differences: dict[int, Any] = {}
@@ -153,8 +158,8 @@ class Inspection:
             yield "update_norm", index, norm
 
     def _first_changes(self) -> Iterator[tuple[str, int, Any]]:
-        """Whether the first step changed those whose turn comes later: by their digests, so that
-        nothing is copied."""
+        """Determine if the first step changed the parameters whose turn is later, by their digests,
+        which needs no copy of the data. Yields the figures that are still on a device."""
         for index, before in self._first.items():
             if before is None:
                 continue
@@ -167,16 +172,17 @@ class Inspection:
                 yield "digest", index, digest
 
     def _norms_on_devices(self) -> Iterator[tuple[str, int, Any]]:
-        """Where a pass over all data costs little: whether it is finite, of all in each step."""
+        """Yield the norms of all parameters that are not on the CPU, in each step: they show if the
+        data is finite, and a pass over all data costs little on such devices."""
         pairs = enumerate(zip(self.plan.watched, self._parameters, strict=True))
         all_data = {index: data.detach() for index, (watched, data) in pairs if not watched.why_not}
         return self._figures.norms_on_devices("norm_after", all_data)
 
-    # what has arrived
+    # figures that have arrived on the host
 
     def _receive(self, received: list[Any]) -> None:
-        """Write all that is known of the step; called when the figures are on the host, at a later
-        step perhaps."""
+        """Write all records of the step. Called when its figures are on the host, which may be in a
+        later step."""
         plan = self.plan
         norms_of_more = received[len(received) - len(self._more) :]
         for (category, name), norm in zip(self._more, norms_of_more, strict=True):
@@ -192,7 +198,7 @@ class Inspection:
         flags_of_all = 0
         for state in states.values():
             flags_of_all |= state
-        if flags_of_all & _BROKEN and self._was_finite:  # and what has the step made of it?
+        if flags_of_all & _BROKEN and self._was_finite:  # find where it is after the step
             self._alarm(before=False)
             for index, flags in self._broken.items():
                 self._add_flags(states, index, flags)
@@ -203,8 +209,8 @@ class Inspection:
         self._differences = {}
 
     def _add_flags(self, states: dict[int, int], index: int, flags: int) -> None:
-        """Add what is known of a parameter; of one that is not read in this step, to what was known
-        before."""
+        """Add flags to the state of a parameter in this step. If the parameter is not read in this
+        step, they are added to its last recorded state."""
         if index not in states:
             if not flags:
                 return
@@ -214,8 +220,8 @@ class Inspection:
         states[index] |= flags
 
     def _write_states(self, states: dict[int, int]) -> None:
-        """Write them, and those of parameters that have or lack a gradient now and are not read:
-        all else is as it was."""
+        """Write the states of the parameters read in this step. For any other parameter, write a
+        state only if it has gained or lost its gradient; its flags of the data stay."""
         nones = self._gradients.none
         for index, (parameter, is_none) in enumerate(zip(self.plan.watched, nones, strict=True)):
             state = states.get(index)
@@ -234,7 +240,7 @@ class Inspection:
             self._records.flags(parameter, "state", time_ns, state)
 
     def _write_figures(self, index: int, arrays: dict[str, Any]) -> int:
-        """Write the figures of a parameter; returns the flags that they add."""
+        """Write the figures of a parameter, and return the flags that follow from them."""
         parameter, records = self.plan.watched[index], self._records
         values = {
             category: float(array[0]) for category, array in arrays.items() if category != "digest"
@@ -254,7 +260,8 @@ class Inspection:
         return flags | gradient_flags
 
     def _data_flags(self, index: int, values: dict[str, float]) -> int:
-        """What figures tell of the data; on the CPU the norm of the update is made exact."""
+        """Return the flags of a parameter's data that follow from its figures. On the CPU, also
+        correct ``values["update_norm"]`` where float32 is not exact enough."""
         figures = self._figures
         flags = figures.data_flags(int(values.get("codes", 0)))
         flags |= _not_finite(values.get("norm_after", 0.0), NAN, INF)
@@ -269,16 +276,17 @@ class Inspection:
         return flags
 
     def _exact_update(self, index: int, norm: float) -> float:
-        """The norm of an update whose squares are too small or too large for float32."""
+        """Return the norm of an update, computed in float64 if its squares are too small or too
+        large for float32."""
         if (norm == 0 and self._flags.get(index, 0) & CHANGED) or math.isinf(norm):
             return self._figures.exact_norm(self._differences[index])
         return norm
 
-    # the first NaN
+    # the search for the first NaN
 
     def _alarm(self, before: bool) -> None:
-        """Something is not finite for the first time: look at all of everything, once, to know
-        where it began. On the CPU only."""
+        """Read all parameters on the CPU, and before the step all gradients, to find where NaN or
+        Inf began. Called when a figure is not finite and all were finite before."""
         plan, figures = self.plan, self._figures
         plan.is_finite = False
         plan.alarms += 1
@@ -289,7 +297,7 @@ class Inspection:
             if parameter.why_not or data.device.type != "cpu" or not figures.is_readable(data):
                 continue
             flags = figures.data_flags(int(figures.codes_of_all(data.detach())))
-            # the step before did it, unseen
+            # the last step made the data not finite, and did not read this parameter
             if flags and before and parameter.state >= 0 and not parameter.state & _DATA:
                 self._state(index, parameter.state | flags, plan.last_ns)
             if before:
@@ -299,7 +307,7 @@ class Inspection:
 
     @staticmethod
     def last(plan: Plan, figures: Figures, later: Later, records: Records) -> None:
-        """Write the norms and digests of all that are still there, at the end."""
+        """Write the norms and digests of all parameters that still exist at the end of the run."""
         time_ns = time.perf_counter_ns()
         alive = []
         for parameter in plan.watched:
@@ -331,12 +339,12 @@ def _is_dense(gradient: Any) -> bool:
 
 
 class Gradients:
-    """Reads them: whether there are any, all of those whose turn it is, and of one whether it is
-    finite.
+    """The gradients of one step: which parameters have none, the norms of those whose turn it is,
+    and whether the scout gradient is finite.
 
     Args:
-        in_turn: Places of those that are read in full.
-        scale: A tensor that they are still to be divided by, or None.
+        in_turn: Indices of the parameters whose gradients are read in full.
+        scale: A tensor by which the gradients are still to be divided; None if there is none.
     """
 
     def __init__(
@@ -350,7 +358,7 @@ class Gradients:
         self._scale = scale
         self._figures = figures
         self._gradients = []
-        self.none = []  # of each parameter, whether it has none
+        self.none = []  # for each parameter, True if it has no gradient
         for parameter, watched in zip(parameters, plan.watched, strict=True):
             gradient = None if watched.why_not else parameter.grad
             self._gradients.append(gradient)
@@ -361,12 +369,12 @@ class Gradients:
         norms = figures.norms(list(with_elements.values()))
         self._norms = dict(zip(with_elements, norms, strict=True))
         scout = self._scout()
-        # on the CPU, that one is NaN or Inf
+        # True if the scout gradient, which is on the CPU, has NaN or Inf
         self.is_broken = scout is not None and bool(self.not_finite(scout))
 
     def of_parameter(self, index: int) -> Any:
-        """A gradient's values; of a sparse one, those with the same place added up. None: it has
-        none, or is of no known layout."""
+        """Return the values of a parameter's gradient; if it is sparse, with duplicate indices
+        summed. None if there is no gradient, its class is unknown, or it cannot be read."""
         gradient = self._gradients[index]
         if gradient is None or type(gradient) is not self._figures.tensor:
             return None
@@ -375,8 +383,11 @@ class Gradients:
         return gradient if self._figures.is_readable(gradient) else None
 
     def _scout(self) -> int | None:
-        """The first gradient on the CPU that is soon read, else the smallest: NaN of a loss comes
-        to it in each step, and so does that of a layer's data, one step later."""
+        """Return the index of the scout, the one gradient that is checked for NaN in each step: the
+        first on the CPU of at most ``SCOUT_ELEMENTS``, otherwise the smallest there.
+
+        One gradient suffices: a NaN in the loss reaches all gradients in the same step, a NaN in a
+        parameter's data one step later."""
         sizes = {}
         for index, gradient in enumerate(self._gradients):
             if gradient is not None and gradient.device.type == "cpu":
@@ -386,7 +397,7 @@ class Gradients:
         return min(sizes, key=sizes.__getitem__, default=None)
 
     def not_finite(self, index: int) -> int:
-        """The flags of a gradient on the CPU, without those of a finite one."""
+        """Return the flags of a gradient on the CPU if it has NaN or Inf; 0 if it is finite."""
         gradient = self.of_parameter(index)
         if gradient is None:
             return 0
@@ -394,8 +405,8 @@ class Gradients:
         return flags if flags & (GRAD_NAN | GRAD_INF) else 0
 
     def figures(self) -> Iterator[tuple[str, int, Any]]:
-        """Category, place, tensor: the figures of those whose turn it is; on devices, where a pass
-        over all costs little, the norms of all."""
+        """Yield (category, index, tensor): the figures of the gradients whose turn it is; and on
+        devices other than the CPU, where a pass over all data costs little, the norms of all."""
         figures = self._figures
         for index, norm in self._norms.items():
             if norm is not None:
@@ -408,10 +419,11 @@ class Gradients:
         dense = {index: value for index, value in enumerate(self._gradients) if _is_dense(value)}
         yield from figures.norms_on_devices("grad_norm_of_all", dense)
 
-    # what has arrived
+    # figures that have arrived on the host
 
     def exact(self, index: int, values: dict[str, float]) -> tuple[int, float | None]:
-        """The flags of a gradient, and its norm where that of float32 is not it."""
+        """Return the flags of a gradient, and its norm in float64 if the one in float32 is wrong
+        (otherwise None)."""
         figures = self._figures
         flags = _not_finite(values.get("grad_norm_of_all", 0.0), GRAD_NAN, GRAD_INF)
         if "grad_codes" in values:
@@ -426,7 +438,7 @@ class Gradients:
             return flags | GRAD_ZERO, None
         code = int(figures.codes_of_all(gradient))
         exact_norm = None
-        # its squares are too small or too large for float32
+        # the squares of its elements are too small or too large for float32
         if code == NOT_ZERO and "grad_norm" in values:
             scale = 1.0 if self._scale is None else float(self._scale)
             exact_norm = figures.exact_norm(gradient) / scale

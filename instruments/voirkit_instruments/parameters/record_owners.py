@@ -1,8 +1,8 @@
-"""Who holds a model that the program calls: a larger module that it is a part of, and the attribute
-or variable that has it.
+"""The owner of a model that the program calls: the larger module that contains it, and the
+attribute or variable that holds it.
 
-The variables of the frames that called it are read, and plain tables of objects; no code of the
-program is run, and nothing is kept.
+The local variables of the calling frames and the ``__dict__`` of objects are read. No code of the
+program is run, and no reference is kept.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ _MOST_FRAMES = 64
 
 
 class Owner(NamedTuple):
-    """Who holds a module."""
+    """The module that contains a called module, and the name under which the program holds it."""
 
-    module: Any  # the largest module of a caller that contains it; itself if there is none
-    name: str | None  # the attribute of a caller's object that has it, else the outermost variable
+    module: Any  # the largest module in the calling frames that contains it; otherwise itself
+    # the attribute of a calling object that holds it, otherwise the outermost variable
+    name: str | None
 
 
 def find_owner(module: Any, contains: Callable[[Any, Any], bool]) -> Owner:
-    """Look in the frames that call this function for who holds a module.
+    """Find the owner of a module in the frames that call this function.
 
     Args:
-        module: It is being called.
-        contains: Whether a module is a part of another one.
+        module: The module that is being called.
+        contains: ``contains(outer, module)`` is True if ``module`` is a part of ``outer``.
     """
     largest, attribute, variable = module, None, None
     for frame in _frames_of_program(sys._getframe(1)):
@@ -52,7 +53,7 @@ def find_owner(module: Any, contains: Callable[[Any, Any], bool]) -> Owner:
 
 
 def _frames_of_program(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames that belong to the program, the innermost first."""
+    """Yield the frames that belong to the program, the innermost first."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             return
@@ -63,14 +64,14 @@ def _frames_of_program(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _first_argument(frame: FrameType) -> str | None:
-    """The name of a function's first argument, as a method's ``self``; a function in a method has
-    it from there."""
+    """Return the name of a function's first argument, such as a method's ``self``; None if it has
+    none."""
     code = frame.f_code
     return code.co_varnames[0] if code.co_argcount else None
 
 
 def _attributes(thing: Any) -> Mapping[str, Any]:
-    """What an object keeps in its ``__dict__``."""
+    """Return the ``__dict__`` of an object; empty if it has none that is a plain dictionary."""
     try:
         table = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -79,7 +80,7 @@ def _attributes(thing: Any) -> Mapping[str, Any]:
 
 
 def _name_in(table: Mapping[str, Any], module: Any) -> str | None:
-    """The name under which a table has a module."""
+    """Return the name under which a table holds a module; None if it does not."""
     for name, value in list(table.items()):
         if value is module and type(name) is str:
             return name

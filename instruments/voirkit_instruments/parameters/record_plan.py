@@ -1,6 +1,8 @@
-"""Which parameters an optimizer has, what is known of each, which of them are looked at in which
-step; and how what is known is written into the trace plane: kind ``parameter``. Flags and what they
-mean stand here once; ``voirkit_instruments.parameters.analyse`` reads them.
+"""The parameters of an optimizer: their state, the steps in which each is read, their names, and
+their records in the trace plane.
+
+The records are of the kind ``parameter``. Their flags are defined here only, and read by
+``voirkit_instruments.parameters.analyse``.
 """
 
 from __future__ import annotations
@@ -23,42 +25,43 @@ if TYPE_CHECKING:
 
 
 class Watched:
-    """A parameter that an optimizer steps, or one of the models' that none does."""
+    """The state of a parameter that is read: of an optimizer, or of a model if no optimizer holds
+    it."""
 
     def __init__(self, parameter: Any, name: Name, where: tuple[int, int] | None) -> None:
         self.ref = weakref.ref(parameter)
         self.name = name
-        self.where = where  # its group and place in it; None if no optimizer has it
-        # (type, dtype, device, requires_grad, shape, is readable) as they were last; None: not seen
-        # yet
+        self.where = where  # (group, index in the group); None if no optimizer holds it
+        # the last (type, dtype, device, requires_grad, shape, is readable); None before the first
         self.meta: Any = None
-        self.state = -1  # the flags that were recorded last, of a step
-        self.zeroed = -1  # those after zero_grad
-        self.why_not = ""  # why its data is not looked at
+        self.state = -1  # flags of the last ``state`` record; -1 if there is none
+        self.zeroed = -1  # flags of the last ``zeroed`` record, after zero_grad; -1 if none
+        self.why_not = ""  # the reason why its data cannot be read; empty if it can
         self.ids: dict[str, int] = {}  # interned names of its records, by category
 
 
 class Plan:
-    """The parameters that are watched in the steps of one optimizer, and when each is."""
+    """The parameters that are read in the steps of one optimizer, and the steps in which each is
+    read in full."""
 
     def __init__(self, ordinal: int, kind: str, every: int) -> None:
         self.ordinal = ordinal
         self.kind = kind
         self.every = every
-        self.n = 0  # steps that it has made
+        self.n = 0  # number of steps so far
         self.args = 0
         self.watched: list[Watched] = []
-        self.none: list[bool] = []  # of each parameter, whether it had no gradient in the last step
-        self.is_finite = True  # no NaN or Inf was in the last step
-        self.alarms = 0  # how often there was one after there was none
-        self.last_ns = 0  # when its last step began
-        self.turns: list[list[int]] = []  # what is read in full, for each step of a round
-        # how many models and optimizers were known when it was made
+        self.none: list[bool] = []  # for each parameter, True if it had no gradient
+        self.is_finite = True  # True if the last step had no NaN or Inf
+        self.alarms = 0  # number of searches for the first NaN or Inf
+        self.last_ns = 0  # the time at which the last step began
+        self.turns: list[list[int]] = []  # indices read in full, for each of ``every`` steps
+        # ``Models.changes`` and number of plans at the last search for parameters without optimizer
         self.n_models = self.n_optimizers = -1
         self._by_id: dict[int, Watched] = {}
 
     def is_of(self, parameters: Sequence[Any]) -> bool:
-        """True if it was made for these very parameters."""
+        """True if the plan was made for these parameter objects, in this order."""
         if len(parameters) != len(self.watched):
             return False
         return all(map(operator.is_, parameters, [watched.ref() for watched in self.watched]))
@@ -69,7 +72,8 @@ class Plan:
         wheres: Sequence[tuple[int, int] | None],
         name_of: Callable[[Any, Any], Name],
     ) -> None:
-        """Watch these from now on; what was known of those that stay is kept."""
+        """Replace the watched parameters; the state of a parameter that was watched before is
+        kept."""
         previous, self._by_id, self.watched = self._by_id, {}, []
         for parameter, where in zip(parameters, wheres, strict=True):
             watched = previous.get(id(parameter))
@@ -82,12 +86,12 @@ class Plan:
         self.none = [False] * len(parameters)
 
     def tensors(self) -> list[Any]:
-        """Those that are still there."""
+        """Return the watched parameters that are still alive."""
         tensors = [watched.ref() for watched in self.watched]
         return [tensor for tensor in tensors if tensor is not None]
 
     def arrange(self, parameters: Sequence[Any]) -> None:
-        """Have about as many bytes read in full in each step."""
+        """Spread the reading so that each step reads about the same number of bytes in full."""
         sizes = [
             0 if watched.why_not else parameter.numel() * parameter.element_size()
             for parameter, watched in zip(parameters, self.watched, strict=True)
@@ -101,11 +105,12 @@ class Plan:
                 self.turns[turn].append(index)
 
     def in_turn(self) -> list[int]:
-        """The places of those that are read in full in this step."""
+        """Return the indices of the parameters that are read in full in this step."""
         return self.turns[self.n % self.every]
 
 
-# Modules that stand around a model; what they call it is left out of names.
+# Classes that wrap a model in their attribute ``module``, and other attributes that hold a wrapped
+# model. The paths of parameters omit these attributes.
 _WRAPPERS = {"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel"}
 _LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
@@ -113,17 +118,18 @@ _LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 class Model(NamedTuple):
     """The names that a model can be called by."""
 
-    number: int  # in the process
-    kind: str  # its class, without what stands around it
-    is_generic: bool  # it is a class of torch's, as Sequential, which says nothing of this model
-    holder: str | None  # the attribute or variable of the program that has it
+    number: int  # its number in the process
+    kind: str  # the name of its class, inside of wrappers
+    is_generic: bool  # True for a class of torch, such as Sequential, which does not identify it
+    holder: str | None  # the name of the program's attribute or variable that holds it
 
 
 def model_labels(models: Sequence[Model]) -> dict[int, str]:
-    """The labels that tell the models of a process apart, by their numbers; empty for a single one.
+    """Return the labels that distinguish the models of a process, by their numbers; empty for a
+    single model.
 
-    It is the class, if it is the program's and of one model only; else who holds it; else the class
-    with a number.
+    A label is the name of the class, if it is the program's and only one model has it. Otherwise it
+    is the holder, if only this model has it. Otherwise it is the class, with a number if needed.
     """
     if len(models) < 2:
         return {model.number: "" for model in models}
@@ -139,8 +145,8 @@ def model_labels(models: Sequence[Model]) -> dict[int, str]:
 
 
 def unused(label: str, labels: Collection[str]) -> str:
-    """A label with the first number, from 2 on, that makes it differ from others; without, if it
-    does so already."""
+    """Return a label that is not among ``labels``: unchanged if possible, otherwise with the first
+    number, from 2 on, that makes it unique."""
     numbered = label
     for n in count(2):
         if numbered not in labels:
@@ -150,14 +156,20 @@ def unused(label: str, labels: Collection[str]) -> str:
 
 
 def prefixed(label: str, path: str) -> str:
-    """The name of a parameter or buffer: that in its model, behind what its model is told apart
-    by."""
+    """Return the name of a parameter or buffer: the label of its model, if any, and its path in the
+    model."""
     return f"{label}.{path}" if label else path
 
 
 class Name:
-    """The names of a parameter or buffer: in the whole run, its model, if one is known, its name in
-    that model, and another one there if it is tied."""
+    """The names of a parameter or buffer.
+
+    Args:
+        full: Its name in the run.
+        model: Its model; None if it is not known.
+        path: Its name in the model.
+        alias: Another name in the model, for a tied parameter; otherwise None.
+    """
 
     def __init__(
         self, full: str, model: Model | None = None, path: str = "", alias: str | None = None
@@ -168,7 +180,7 @@ class Name:
         self.alias = alias
 
     def facts(self) -> dict[str, Any]:
-        """As they stand in records; ``model_of`` reads them."""
+        """Return the names as they are written in records; ``model_of`` reads them."""
         if self.model is None:
             return {"model": None}
         facts: dict[str, Any] = {
@@ -184,8 +196,8 @@ class Name:
 
 
 def model_of(facts: Mapping[str, Any]) -> Model | None:
-    """The model of a parameter or buffer that a record has facts of; None in runs of 0.1, and where
-    none is known."""
+    """Return the model of a parameter or buffer from the facts in its record; None if it is not
+    known, and in runs of version 0.1."""
     if "model_number" not in facts:
         return None
     return Model(
@@ -194,18 +206,20 @@ def model_of(facts: Mapping[str, Any]) -> Model | None:
 
 
 class Models:
-    """The outermost modules that were called, or that a caller has them in: as ``named_parameters``
-    of these has it, parameters are named. Modules are kept weakly; their tables are read, no method
-    of theirs is called."""
+    """The models of a process: the outermost modules that the program calls, or larger modules in
+    the calling frames that contain them. Parameters are named as ``named_parameters`` of these
+    modules names them.
+
+    Modules are kept by weak references. Their tables are read; none of their methods is called."""
 
     def __init__(self) -> None:
-        self._models = IdentityMap()  # of a module its ``Model``
-        self._labels = IdentityMap()  # of a model what goes before its names
-        self._owners: dict[str, int] = {}  # by name: the number of the model that has it
+        self._models = IdentityMap()  # module -> ``Model``
+        self._labels = IdentityMap()  # module -> the prefix of its parameters' names
+        self._owners: dict[str, int] = {}  # name of a parameter -> number of its model
         self.changes = 0
 
     def called(self, module: Any) -> None:
-        """A module was called, not from inside of another."""
+        """Note that the program calls a module, from outside of any other module."""
         if self._models.get(module) is not None:
             return
         owner = find_owner(module, _contains) if _has_parameters(module) else Owner(module, None)
@@ -220,7 +234,7 @@ class Models:
         return Model(self.changes, kind.__name__, is_generic, holder)
 
     def __iter__(self) -> Iterator[Any]:
-        """Those that live and are in no other, in the order in which they were called first."""
+        """Yield the modules that still exist and are in no other one, in order of first calls."""
         alive = self._models.items()
         inside = [
             {id(inner) for inner, _ in _modules(module)} - {id(module)} for module, _ in alive
@@ -230,7 +244,7 @@ class Models:
                 yield module
 
     def parameters(self) -> list[Any]:
-        """All of theirs, each once."""
+        """Return all parameters of the modules, each once."""
         by_id = {}
         for module in self:
             for _, tensor in tensors(module, "_parameters"):
@@ -238,7 +252,7 @@ class Models:
         return list(by_id.values())
 
     def buffers(self) -> list[tuple[Name, Any]]:
-        """Their buffers with their names, each once."""
+        """Return the buffers of the modules with their names, each once."""
         labels = self._current_labels()
         buffers: dict[int, tuple[Name, Any]] = {}
         for module in self:
@@ -266,15 +280,16 @@ class Models:
         return names
 
     def _current_labels(self) -> dict[int, str]:
-        """The labels that tell the models apart that have parameters now."""
+        """Return the labels that distinguish the models that have parameters now."""
         return model_labels(
             [self._models.get(module) for module in self if _has_parameters(module)]
         )
 
     def _label(self, module: Any, model: Model, label: str, paths: list[str]) -> str:
-        """What goes before the names of a model's parameters in records, so that none is another
-        model's name; it stays as it was while it lives, though models that come later may need
-        another one in reports."""
+        """Return a prefix that distinguishes a model's parameters from other models' in records.
+
+        It does not change while the model exists. Reports may use another one, since later models
+        can make other labels necessary."""
         previous: str | None = self._labels.get(module)
         candidates = [] if previous is None else [previous]
         candidates += [label, model.kind, *(f"{model.kind}{n}" for n in range(2, 1000))]
@@ -299,8 +314,8 @@ def _contains(outer: Any, module: Any) -> bool:
 
 
 def tensors(module: Any, table: str) -> Iterator[tuple[str, Any]]:
-    """Names and tensors of one of a module's tables, and those of the modules in it; under all
-    names that a tensor has."""
+    """Yield the names and tensors in a table (``_parameters``, ``_buffers``) of a module and of the
+    modules in it. A tensor with several names is yielded under each."""
     for inner, path in _modules(module, repeated=True):
         for name, tensor in list(getattr(inner, table).items()):
             if tensor is not None:
@@ -308,8 +323,8 @@ def tensors(module: Any, table: str) -> Iterator[tuple[str, Any]]:
 
 
 def _modules(module: Any, repeated: bool = False) -> Iterator[tuple[Any, str]]:
-    """A module and those in it with what their names begin with, in the order of ``named_modules``;
-    none in itself. ``repeated``: under all names that it has."""
+    """Yield a module and the modules in it, each with the prefix of its tensors' names, in the
+    order of ``named_modules``. ``repeated``: yield a module under each of its names."""
     visited: set[int] = set()
     stack: list[tuple[Any, str, frozenset[int]]] = [(module, "", frozenset())]
     while stack:
@@ -328,7 +343,7 @@ def _modules(module: Any, repeated: bool = False) -> Iterator[tuple[Any, str]]:
 
 
 def _bare(module: Any) -> Any:
-    """The model itself, without what stands around it."""
+    """Return the model itself, without its wrappers."""
     for _ in range(8):
         if len(module._modules) != 1 or module._parameters:
             break
@@ -342,19 +357,19 @@ def _bare(module: Any) -> Any:
 
 class More:
     """The tensors that ``--parameters-of`` adds to each step: ``buffers`` of the models, ``state``
-    that optimizers keep for parameters, or both."""
+    of the optimizers, or both."""
 
     def __init__(self, kinds: Collection[str], models: Models, torch: Any) -> None:
         self._kinds = kinds
         self._models = models
         self._torch = torch
-        self._buffers: list[tuple[Name, Any]] = []  # names, and weakly what they are
+        self._buffers: list[tuple[Name, Any]] = []  # names and weak references
         self._buffers_of = -1
 
     def tensors(
         self, plan: Plan, parameters: Mapping[int, Any], optimizer: Any
     ) -> Iterator[tuple[str, Name, Any]]:
-        """Of the step that has just been made: category, name, tensor."""
+        """Yield (category, name, tensor) for the optimizer step that has just ended."""
         if "state" in self._kinds:
             for index, parameter in parameters.items():
                 yield from self._state(plan.watched[index].name, optimizer, parameter)
@@ -385,7 +400,8 @@ class More:
 
 
 KIND = "parameter"
-# Flags of a state: what was true of a step. Without any of a row's it is not known.
+# Flags of a parameter in a step. The gradient is unknown if none of GRAD_NONE, GRAD_ZERO and
+# GRAD_NOT_ZERO is set. A change of the data is unknown if neither CHANGED nor SAME is set.
 GRAD_NONE, GRAD_ZERO, GRAD_NOT_ZERO = 1, 2, 4
 GRAD_NAN, GRAD_INF = 8, 16
 GRAD_BITS = GRAD_NONE | GRAD_ZERO | GRAD_NOT_ZERO | GRAD_NAN | GRAD_INF
@@ -397,7 +413,7 @@ _KEYS = {"seen": "id", "state": "flags", "zeroed": "flags", "digest": "digest"}
 
 
 class Records:
-    """Writes them."""
+    """Writes the records of parameters into the trace plane."""
 
     def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
@@ -419,7 +435,7 @@ class Records:
         self.n_records += 1
 
     def metadata(self, plan: Plan, watched: Watched, parameter: Any, at_ns: int) -> None:
-        """The facts of a parameter, when it is seen first and when they have changed."""
+        """Write the facts of a parameter (shape, dtype ...): at first, and whenever they change."""
         kind, dtype, device, requires_grad, shape = watched.meta[:5]
         facts: dict[str, Any] = {
             "shape": ",".join(map(str, shape)),
@@ -442,7 +458,7 @@ class Records:
         self.n_records += 1
 
     def flags(self, watched: Watched, category: str, at_ns: int, flags: int) -> None:
-        """``state`` or ``zeroed``."""
+        """Write flags, of the category ``state`` or ``zeroed``."""
         self._recorder.span(self._id(watched, category), at_ns, at_ns, 0, flags)
         self.n_records += 1
 

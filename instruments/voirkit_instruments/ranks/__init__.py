@@ -1,5 +1,5 @@
-"""Always on where a script trains with several ranks: what they exchange, and which of them holds
-the others up."""
+"""Collectives of a training with several ranks (always on): what the ranks exchange, and which rank
+holds the others up."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ INSTRUMENT = Instrument(
     },
 )
 
-# The variables that torch reads when a group of processes is made, by any of their names; up to
-# torch 2.7 the size has the second alone.
+# The variables that torch reads when a process group is made, with all their names. Up to torch 2.7
+# the size has only the second name.
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _TIMES = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
-_ENTRIES = "2000"  # as many as torch keeps by itself since 2.11
+_ENTRIES = "2000"  # the number that torch keeps by default since 2.11
 
 
 def record(ov: Any, options: Mapping[str, Any]) -> None:
-    """``--ranks=timing``: have torch keep NCCL's collectives and take their times; what the user
-    has set stays."""
+    """With ``--ranks=timing``, have torch record NCCL's collectives and their times. Variables that
+    the user has set are left alone."""
     if options["ranks"] is None:
         return
     size_name = _SIZE[1] if _is_old() else _SIZE[0]
@@ -61,7 +61,7 @@ def record(ov: Any, options: Mapping[str, Any]) -> None:
 
 
 def _is_old() -> bool:
-    """True if torch is older than 2.8; a newer one warns of the old name."""
+    """True if torch is older than 2.8; newer versions warn about the old name."""
     from importlib import metadata
 
     try:

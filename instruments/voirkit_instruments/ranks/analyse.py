@@ -1,8 +1,8 @@
-"""From the collectives that each rank has begun to what ranks wait for each other, and for whom.
+"""Computes how long ranks wait for each other, and for which rank, from the recorded collectives.
 
-``analyse_matching`` finds the collectives that the ranks of a group have in common,
-``analyse_delays`` who came last to each and by how much that is new, ``analyse_straggler`` the rank
-that is late in most of the run and what it does then.
+``analyse_matching`` matches the collectives that the ranks of a group have in common.
+``analyse_delays`` finds the rank that began each collective last, and how much of its delay is new.
+``analyse_straggler`` finds the rank that is late in most of the run, and what it does meanwhile.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from voirkit_instruments.ranks.analyse_straggler import (
     usual_stretches,
 )
 
-CALLED = " (calls)"  # ends the name of a group of which only what the script calls itself is known
+CALLED = " (calls)"  # suffix of the name of a group of which only the script's calls are known
 _MOST_CELLS = 120  # bins of time in the heat map
 _EVEN = (
     "Give each rank as much to do in every step: samples of like length or size in a batch, as many"
     " workers, no work that single ranks do by turns."
 )
-_NOTICED = 0.02  # of a step: who is late by less is not counted as last
+_NOTICED = 0.02  # minimum delay, as a share of a step, for a rank to count as last
 _NS = 1e-9
 
 
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """``collectives`` of the summary; None where fewer than two ranks recorded any."""
+    """Return ``collectives`` of the summary; None if fewer than two ranks recorded collectives."""
     members = [rank for rank in ranks if not rank.alone]
 
     def timelines(indices: Collection[int]) -> Mapping[int, Timeline]:
-        """Few ranks' are needed, and they are as large as what was recorded."""
-        # in which those are that learnt their rank late
+        """Read the timelines of some ranks. Only few are needed, and they are large."""
+        # also rank 0's files, which hold processes that learnt their rank only after they started
         files = {members[i].rank for i in indices} | {0}
         of_process = {process: i for i in indices for process in members[i].processes[-1:]}
         read = partial(_timelines_of_run, set(of_process))
@@ -73,7 +73,8 @@ def summarise(
 def summarise_live(
     ranks: Sequence[Rank], phases: Records, clocks: Mapping[str, int]
 ) -> Mapping[str, Any] | None:
-    """The same of the last steps of a run that goes on; see ``voirkit.instrument.Instrument``."""
+    """Return ``collectives`` for the last steps of a run in progress; see
+    ``voirkit.instrument.Instrument``."""
     of_process = {process: i for i, rank in enumerate(ranks) for process in rank.processes}
     lines = _timelines(set(of_process), phases)
     by_rank = {of_process[process]: line for process, line in lines.items()}
@@ -83,7 +84,7 @@ def summarise_live(
 def _summarise_collectives(
     ranks: Sequence[Rank], timelines: Timelines, clocks: Mapping[str, int], begun_ns: int = 0
 ) -> dict[str, Any] | None:
-    """``collectives``; clocks are by host what makes them one."""
+    """Return ``collectives``. ``clocks``: for each host, the offset to a common clock, in ns."""
     groups = matched(
         {i: rank.collectives for i, rank in enumerate(ranks) if rank.collectives is not None}
     )
@@ -105,7 +106,7 @@ def _timelines_of_run(
 def _timelines(
     processes: Collection[tuple[str, int]], phases: Records
 ) -> dict[tuple[str, int], Timeline]:
-    """The timelines of those of some processes that there are records of."""
+    """Return the timelines of those of the given processes that have records."""
     lines = {}
     for number, (_, host, pid) in enumerate(phases.processes):
         if (host, pid) not in processes:
@@ -129,15 +130,15 @@ def document(
     shifts_ns: Array | None = None,
     error_ns: int | None = 0,
 ) -> dict[str, Any]:
-    """``collectives`` of the summary: see docs/distributed.md.
+    """Return ``collectives`` of the summary; see docs/distributed.md.
 
     Args:
-        ranks: Those of the run.
-        groups: Of it.
-        timelines: What reads those of ranks.
-        begun_ns: When the run began, on the clock of its records.
-        shifts_ns: As ``aligned`` gives them; of one host left out.
-        error_ns: By how much these may be wrong.
+        ranks: The ranks of the run.
+        groups: The groups of ranks, with their matched collectives.
+        timelines: The function that reads the timelines of ranks.
+        begun_ns: The time at which the run began, on the clock of its records.
+        shifts_ns: Clock offsets of the ranks as ``aligned`` returns them; None for a single host.
+        error_ns: The possible error of ``shifts_ns``; None if it is not known.
     """
     n_steps = min((_count_known_steps(rank) for rank in ranks), default=0)
     shifts = np.zeros(len(ranks), np.int64) if shifts_ns is None else shifts_ns
@@ -173,15 +174,15 @@ def document(
     part["in_backward"] = _waited_in_backward(ranks, by_step)
     part["over_time"] = _over_time(by_step.late_ns, ranks[0].steps.train, begun_ns)
     straggler = find_straggler(ranks, delays_by_group, by_step, timelines, last_share)
-    # else the clocks may be all that differs
+    # a smaller delay may be only an error of the clocks
     if straggler is not None and error_ns is not None and straggler["time_s"] > error_ns * _NS:
         part["late"] = straggler
     return part
 
 
 def _count_known_steps(rank: Rank) -> int:
-    """How many steps of training are over before it is no longer known what the rank began: fewer
-    than all if it was killed."""
+    """Count the training steps of a rank that ended before ``until_ns``, the time until which its
+    collectives are known. These are not all steps if the rank was killed."""
     train = rank.steps.train
     if rank.collectives is None or rank.collectives.until_ns is None:
         return len(train)
@@ -196,7 +197,7 @@ def _delays_by_step(
         is_known = group_delays.step < n_steps
         step, by_ns = group_delays.step[is_known], group_delays.by_ns[is_known]
         np.add.at(late, (group_delays.rank[is_known], step), by_ns)
-        # groups wait side by side
+        # groups wait at the same time: the longest delay counts
         np.maximum(lost, np.bincount(step, by_ns, n_steps), out=lost)
     return StepDelays(late, lost, [rank.steps.train.time_ns[:n_steps] for rank in ranks])
 
@@ -214,7 +215,7 @@ def _group_row(group: Group, ranks: Sequence[Rank]) -> dict[str, Any]:
 
 
 def _waited_ns(rank: Rank, group: str) -> int:
-    """How long a rank waited for the collectives of a group."""
+    """Return the time that a rank waited for the collectives of a group, in ns."""
     if rank.collectives is None:
         return 0
     waits = zip(rank.collectives.kinds, rank.collectives.exposed_ns, strict=False)
@@ -235,7 +236,8 @@ def _rank_rows(ranks: Sequence[Rank], by_step: StepDelays) -> list[dict[str, Any
 
 
 def _waited(by_step: StepDelays) -> dict[str, float]:
-    """``waited``: how long a usual step waits for the rank that comes last."""
+    """Return ``waited``: the time that a typical step waits for the last rank, in seconds and as a
+    share of the step."""
     width = stretch_width(len(by_step.lost_ns))
     lost = stretch_means(by_step.lost_ns[None], width)[0]
     durations = stretch_durations(by_step.durations_ns, width)
@@ -246,7 +248,8 @@ def _waited(by_step: StepDelays) -> dict[str, float]:
 
 
 def _waited_in_backward(ranks: Sequence[Rank], by_step: StepDelays) -> dict[str, float]:
-    """``in_backward``: how long a step waits for other ranks at the end of backward."""
+    """Return ``in_backward``: the time that an average step waits for other ranks at the end of the
+    backward pass; in seconds, as a share of the step, and as a share of the backward pass."""
     passes = [rank.collectives.backward_ns for rank in ranks if rank.collectives is not None]
     waits_ns = sum(wait_ns for wait_ns, _ in passes)
     backward_ns = sum(pass_ns for _, pass_ns in passes)
@@ -260,8 +263,8 @@ def _waited_in_backward(ranks: Sequence[Rank], by_step: StepDelays) -> dict[str,
 
 
 def _kinds(groups: Sequence[Group], ranks: Sequence[Rank]) -> list[dict[str, Any]]:
-    """By name of collective how many an average rank began in all groups, their bytes, and what it
-    waited for them; most bytes first."""
+    """Return for each kind of collective (``all_reduce`` ...) its number, its bytes and the time
+    waited for it, per rank on average over all groups; most bytes first."""
     rows: dict[str, dict[str, Any]] = {}
     for group in groups:
         for name in np.unique(group.names).tolist():
@@ -284,8 +287,8 @@ def _kinds(groups: Sequence[Group], ranks: Sequence[Rank]) -> list[dict[str, Any
 
 
 def _over_time(late_ns: Array, train: Table, begun_ns: int) -> dict[str, Any]:
-    """``waited``: by rank and bin of time the share of it that the others wait for it; ``begin_s``,
-    since the run began; ``bin_s``."""
+    """Return ``waited``: for each rank and bin of time, the share of the bin in which other ranks
+    wait for it; ``begin_s``, the start since the run began; ``bin_s``, the width of a bin."""
     n_steps = late_ns.shape[1]
     steps = train.chosen(slice(0, n_steps))
     first_ns = int(steps.start_ns[0])
@@ -304,12 +307,13 @@ def _over_time(late_ns: Array, train: Table, begun_ns: int) -> dict[str, Any]:
 
 
 def shares(steps: Table, spent_ns: Array, bins: int) -> Array:
-    """Which share of each bin of time, from the first step to the end of the last, was spent on
-    something; shape (bins,).
+    """Return the share of each bin of time that was spent on an activity; shape (bins,). The bins
+    divide the time from the first step to the end of the last.
 
     Args:
-        steps: In their order.
-        spent_ns: On what each spent how much of its time, evenly; shape (n,).
+        steps: The steps, in order of time.
+        spent_ns: The time spent on the activity in each step, taken as evenly spread over the step;
+            shape (n,).
     """
     start = steps.start_ns
     next_start = np.append(start[1:], np.iinfo(np.int64).max)
@@ -325,7 +329,7 @@ def shares(steps: Table, spent_ns: Array, bins: int) -> Array:
 
 
 def exposed_communication(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
-    """The wait for other ranks at the end of backward."""
+    """Yield the evidence for waiting for other ranks at the end of the backward pass."""
     waits = part["in_backward"]
     of_step = (
         f"backward waits at its end for {duration(waits['time_s'])} ({waits['share']:.0%} of a"
@@ -335,8 +339,8 @@ def exposed_communication(part: Mapping[str, Any], phases: Sequence[str]) -> Ite
 
 
 def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
-    """The rank that the others wait for; without a share and details where it is not the same one
-    in most steps."""
+    """Yield the evidence for a rank that the other ranks wait for. If the last rank differs from
+    step to step, the evidence has neither a share nor details."""
     late, waited = part.get("late"), part["waited"]
     if late is not None:
         by = f"{duration(late['time_s'])} ({late['share']:.0%} of a step)"
@@ -345,7 +349,7 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
             late["share"],
             details=late,
         )
-    elif waited["share"] >= STRAGGLES:  # what one has to do more would be a part of it on each
+    elif waited["share"] >= STRAGGLES:  # evenly spread, each rank has a part of the extra work
         of_step = f"{duration(waited['time_s'])} ({waited['share']:.0%}) of a step"
         yield Evidence(
             f"{of_step} the ranks wait for the one that comes last: {whom(part)}",
@@ -353,16 +357,16 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
             _EVEN,
             waited["share"] * (1 - 1 / len(part["ranks"])),
         )
-    elif not only_called(part):  # else they may wait for each other where nobody looks
+    elif not only_called(part):  # otherwise waits may be unrecorded
         yield Evidence("", 0.0)
 
 
 def whom(part: Mapping[str, Any]) -> str:
-    """The words for whom the ranks wait for where none is named a straggler."""
+    """Describe which ranks the other ranks wait for, in a run without a straggler."""
     all_late_s = sum(row["late_s"] for row in part["ranks"])
     latest = max(part["ranks"], key=lambda row: row["late_s"])
     error_s = part["clock_error_s"]
-    if error_s is None or 0 < latest["late_s"] <= error_s:  # the clocks may be all that differs
+    if error_s is None or 0 < latest["late_s"] <= error_s:  # may be only clock error
         return "which one it is the clocks of the hosts cannot tell"
     if all_late_s and latest["late_s"] >= CAUSES * all_late_s:
         return (
@@ -373,5 +377,6 @@ def whom(part: Mapping[str, Any]) -> str:
 
 
 def only_called(part: Mapping[str, Any]) -> bool:
-    """True if only what the script calls itself is known: there was no flight recorder."""
+    """True if only collectives that the script called itself are known, since torch's flight
+    recorder was not available."""
     return all(group["group"].endswith(CALLED) for group in part["groups"])

@@ -1,12 +1,16 @@
-"""Who came last to each collective, and by how much that is new.
+"""The rank that came last to each collective, and its new delay.
 
-Nobody leaves a collective before all have entered it, so that who enters last makes the others
-wait. Ranks that have waited for each other at the collective before went on together, when the last
-had begun it; else each went on when it had begun it itself. They have waited if each began this one
-after the last had begun that one. Of a reduction within the same backward pass that is not known:
-DDP begins those and waits for them at its end, FSDP may wait for each; there the case counts by
-which somebody is less late. Who took longest from there on is late anew; what it was late by
-already is not counted twice.
+No rank leaves a collective before all have entered it, so the rank that enters last makes the
+others wait. A rank's time up to a collective counts from when it went on after the previous
+collective. Ranks that waited for each other there went on together, when the last rank had begun
+it. Otherwise each rank went on as soon as it had begun it itself.
+
+The ranks have waited if each began this collective after the last rank had begun the previous one.
+For reductions within one backward pass this is not known. DDP begins them and waits for all of them
+at the end of the pass; FSDP may wait for each. There, of the two cases, the one in which the last
+rank is less late counts.
+
+The rank that took longest has a new delay. A delay that it already had is not counted twice.
 """
 
 from __future__ import annotations
@@ -21,22 +25,23 @@ from voirkit.analysis.nesting import NONE, Array
 from voirkit.analysis.steps import Steps
 from voirkit_instruments.ranks.analyse_matching import Group
 
-LEAST_NS = 1_000_000  # less is not worth a name
-_AT_ONCE = 256  # collectives of all ranks that are worked on together
+LEAST_NS = 1_000_000  # a shorter delay does not count
+_AT_ONCE = 256  # collectives of all ranks that are processed at a time
 _LATEST_NS = np.iinfo(np.int64).max
 
 
 def released_ns(begun_ns: Array, waited_for: Array) -> Array:
-    """When each rank could go on after the collective before: where all have waited for each other,
-    when the last had begun it.
+    """Return when each rank could go on after the previous collective. If the ranks waited for each
+    other there, that is when the last rank had begun it; otherwise when the rank itself had begun
+    it.
 
     Args:
-        begun_ns: When each rank began each; shape (ranks, n).
-        waited_for: Whether each was waited for before the next one was begun, where the ranks'
-            clocks allow it; shape (n,).
+        begun_ns: When each rank began each collective; shape (ranks, n).
+        waited_for: True for each collective that all ranks waited for before they began the next
+            one, as far as their clocks allow it; shape (n,).
 
     Returns:
-        Shape (ranks, n); of the first collective when it was begun.
+        Shape (ranks, n); for the first collective, when each rank began it.
     """
     released: Array = begun_ns.copy()
     before_ns, after_ns = begun_ns[:, :-1], begun_ns[:, 1:]
@@ -48,8 +53,8 @@ def released_ns(begun_ns: Array, waited_for: Array) -> Array:
 
 
 def _less_late(begun_ns: Array, released: Array, alternative: Array) -> Array:
-    """Of two cases of when ranks could go on, for each collective the one by which somebody is less
-    late."""
+    """Choose, for each collective, between two sets of times at which ranks could go on: the set by
+    which the last rank is less late."""
     by_ns = new_delays_ns(begun_ns, released)[1]
     alternative_by_ns = new_delays_ns(begun_ns, alternative)[1]
     less_late: Array = np.where(alternative_by_ns < by_ns, alternative, released)
@@ -57,12 +62,12 @@ def _less_late(begun_ns: Array, released: Array, alternative: Array) -> Array:
 
 
 def new_delays_ns(begun_ns: Array, released: Array) -> tuple[Array, Array]:
-    """Who came last to each collective, and by how much longer than a usual other rank it took
-    since the one before.
+    """Find the rank that came last to each collective, and how much longer it took since the
+    previous one than a typical other rank.
 
     Args:
-        begun_ns: When each rank began each; shape (ranks, n).
-        released: As ``released_ns`` gives it.
+        begun_ns: When each rank began each collective; shape (ranks, n).
+        released: The result of ``released_ns``.
 
     Returns:
         Index of the rank that came last, and nanoseconds; shape (n,) each.
@@ -79,27 +84,29 @@ def new_delays_ns(begun_ns: Array, released: Array) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class _MixedGroups:
-    """Groups of which a member is in another one as well, and when each member began each of their
-    collectives, on the first rank's clock."""
+    """Groups with members that are in other groups too, and when each member began each collective,
+    on the first rank's clock."""
 
     groups: Sequence[Group]
-    begun_ns: Sequence[Array]  # by group, shape (members, n)
-    flat_ns: Array  # all of these, group after group; shape (all,)
-    order: Array  # of those: by rank, then by time
-    # of each two that a rank began one after the other, where the first and the second are in
-    # ``flat_ns``
+    begun_ns: Sequence[Array]  # by group; shape (members, n)
+    flat_ns: Array  # ``begun_ns`` of all groups, one after the other; shape (all,)
+    order: Array  # indices that sort ``flat_ns`` by rank, then by time
+    # indices into ``flat_ns`` of each two collectives that a rank began one after the other: of the
+    # first and of the second
     before: Array
     after: Array
 
     def by_group(self, values: Array) -> list[Array]:
-        """Views of an array like ``flat_ns``, shaped like ``begun_ns``."""
+        """Return views of an array that is laid out like ``flat_ns``, in the shapes of
+        ``begun_ns``."""
         ends = np.cumsum([begun_ns.size for begun_ns in self.begun_ns])[:-1]
         parts = zip(np.split(values, ends), self.begun_ns, strict=True)
         return [part.reshape(begun_ns.shape) for part, begun_ns in parts]
 
     def went_on_ns(self, only_certain: bool) -> Array:
-        """When each went on after each, like ``flat_ns``; ``only_certain``: where it is not known
-        whether they waited, they did not."""
+        """Return when each rank went on after each collective, laid out like ``flat_ns``. Where it
+        is not known whether ranks waited, they count as not having waited if ``only_certain``,
+        otherwise as having waited."""
         following = np.full_like(self.flat_ns, _LATEST_NS)
         following[self.before] = self.flat_ns[self.after]
         went_on = self.flat_ns.copy()
@@ -117,9 +124,11 @@ class _MixedGroups:
         return went_on
 
     def released_alike_ns(self, went_on: Array, late: Array) -> list[Array]:
-        """By group, when each could go on if it did by the collective before of the same group,
-        without what was waited and what was counted as late meanwhile."""
-        # to waiting and being late, until after each; of a rank, from any beginning
+        """Return, by group, when each rank could go on if its time counts from the previous
+        collective of the same group, less what it waited and was late in other groups in
+        between."""
+        # time that a rank lost by waiting and being late up to the end of each collective, from an
+        # arbitrary start
         lost = np.empty_like(self.flat_ns)
         lost[self.order] = np.cumsum((went_on - self.flat_ns + late)[self.order])
         lost_before = lost - (went_on - self.flat_ns) - late
@@ -150,22 +159,23 @@ def _mix_groups(groups: Sequence[Group], shifts_ns: Array) -> _MixedGroups:
 
 
 def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array | None]:
-    """When each rank could go on where ranks are in several groups: after the collective before, of
-    whichever of its groups.
+    """Return when each rank could go on, if ranks are in several groups: after its previous
+    collective, in whichever of its groups.
 
-    Who waited in one group comes later to the next one, which is not its own delay; and who was
-    late in one is late in the others by the same. What all members of one group are late by shows
-    only in another: it is what is left there of the time since the collective before of the same
-    group, without what was waited and what was counted as late meanwhile.
+    A rank that waited in one group comes later to the next group, which is not its own delay. A
+    rank that was late in one group is late in the others by the same time. A delay that all members
+    of one group share shows only in another group. It is what remains there of the time since the
+    previous collective of the same group, without the time waited and the time counted as late in
+    between.
 
     Args:
-        groups: All of a run.
-        shifts_ns: What is to be added to times of each rank of the run for those of the first one;
-            shape (ranks,).
+        groups: All groups of a run.
+        shifts_ns: What to add to the times of each rank of the run to get times on the first rank's
+            clock; shape (ranks,).
 
     Returns:
-        On the first rank's clock, shape (members, n); None for a group of whose members none is in
-        another one.
+        By group, times on the first rank's clock, shape (members, n); None for a group with no
+            member in another group.
     """
     released: list[Array | None] = [None] * len(groups)
     n_groups = Counter(rank for group in groups for rank in group.ranks)
@@ -209,41 +219,41 @@ def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array |
 
 @dataclass(frozen=True)
 class Delays:
-    """New delays in steps of training, one a collective of a group; arrays of shape (n,)."""
+    """New delays at the collectives of one group in training steps; arrays of shape (n,)."""
 
-    group: Group  # of which
-    # what is to be added to times of each of its members for those of the first rank; shape
+    group: Group  # the group
+    # what to add to the times of each member to get times on the first rank's clock; shape
     # (members, 1)
     shifts_ns: Array
-    released: Array | None  # as ``released_among_ns`` gives it
-    indices: Array  # which of the group's collectives each is
-    step: Array  # in which step it was begun
+    released: Array | None  # the group's result of ``released_among_ns``
+    indices: Array  # indices of the collectives in the group
+    step: Array  # the training step in which each was begun
     rank: Array  # index of the rank that came last
-    by_ns: Array  # by how much that is new
-    from_ns: Array  # when the rank that came last could go on after the collective before
-    met: Array  # whether all went on then
+    by_ns: Array  # the new delay of that rank, in ns
+    from_ns: Array  # when the rank that came last could go on after the previous collective
+    met: Array  # True if all ranks went on at that time
 
     @property
     def names(self) -> Array:
-        """What each was."""
+        """The name of each collective; shape (n,)."""
         return self.group.names[self.indices]
 
 
 def delays(group: Group, steps: Steps, shifts_ns: Array, released: Array | None = None) -> Delays:
-    """The new delays of a group.
+    """Return the new delays of a group.
 
     Args:
-        group: Which.
-        steps: Those of its first member.
-        shifts_ns: What is to be added to times of each rank of the run for those of the first one;
-            shape (ranks,).
-        released: As ``released_among_ns`` gives it.
+        group: The group.
+        steps: The steps of its first member.
+        shifts_ns: What to add to the times of each rank of the run to get times on the first rank's
+            clock; shape (ranks,).
+        released: The group's result of ``released_among_ns``.
     """
     first = group.begun_ns[0]
     shifts = shifts_ns[list(group.ranks)][:, None]
     step = steps.training_steps_at(first)
     inside = step != NONE
-    inside[:1] = False  # nothing is known of what was before it
+    inside[:1] = False  # nothing is known of the time before the first collective
     late, by_ns, from_ns = (np.empty(len(first), np.int64) for _ in range(3))
     met = np.empty(len(first), bool)
     for low in range(1, len(first), _AT_ONCE):

@@ -1,4 +1,5 @@
-"""The collectives that all ranks of a group have begun, and the clocks of hosts by them."""
+"""The collectives that all ranks of a group have begun, and the alignment of the hosts' clocks by
+them."""
 
 from __future__ import annotations
 
@@ -15,26 +16,26 @@ from voirkit.analysis.phases import REDUCTIONS
 
 @dataclass(frozen=True)
 class Group:
-    """The collectives that all ranks of a group have begun, in their order."""
+    """The collectives that all ranks of a process group have begun, in order."""
 
-    name: str  # of the group
+    name: str  # the name of the group
     ranks: tuple[int, ...]  # indices of its members, ascending
-    # when each member began each; an array of shape (n,) for each, as a matrix of all would be a
-    # copy of what they know
+    # when each member began each collective: one array of shape (n,) per member, as a matrix would
+    # be a copy
     begun_ns: Sequence[Array]
-    names: Array  # what each was; shape (n,)
-    bytes: Array  # what each rank passed in; -1: not known. Same shape.
-    # whether its ranks waited for each before they began the next one. Same shape.
+    names: Array  # name of each collective; shape (n,)
+    bytes: Array  # bytes that each rank passed in, -1 if not known; shape (n,)
+    # True if all ranks waited for the collective before they began the next one; shape (n,)
     waited_for: Array
 
     def begun_in_ns(self, selection: Array | slice) -> Array:
-        """When each member began some of them; shape (members, n)."""
+        """Return when each member began the selected collectives; shape (members, n)."""
         return np.stack([begun_ns[selection] for begun_ns in self.begun_ns])
 
 
 def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
-    """The collectives of each group of two ranks or more, from what each rank has begun, by its
-    index."""
+    """Return the collectives of each group of at least two ranks. ``exchanged`` holds the
+    collectives that each rank has begun, by index of the rank."""
     names = {name for collectives in exchanged.values() for name, _, _ in collectives.kinds}
     groups = []
     for name in sorted(names):
@@ -50,8 +51,9 @@ def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
 
 
 def _match_group(name: str, members: Mapping[int, Collectives]) -> Group | None:
-    """What all members of one group have begun; None where they have nothing in common."""
-    # Most ranks share their numbers, and have the same places.
+    """Return the collectives that all members of one group have begun; None if they have none in
+    common."""
+    # Most ranks share one array of numbers, so their indices are computed only once.
     distinct = {id(member.number): member for member in members.values()}
     in_group = {key: _is_in_group(member, name) for key, member in distinct.items()}
     numbers = reduce(
@@ -79,12 +81,13 @@ def _match_group(name: str, members: Mapping[int, Collectives]) -> Group | None:
 
 
 def _is_in_group(exchanged: Collectives, name: str) -> Array:
-    """True for each collective of a group; shape (n,)."""
+    """Return True for each collective that belongs to a group; shape (n,)."""
     return np.array([group == name for group, _, _ in exchanged.kinds], bool)[exchanged.kind]
 
 
 def _find_last(numbers: Array, number: Array, in_group: Array) -> Array:
-    """The index of the last collective of a group with each of these numbers."""
+    """Return, for each of these numbers, the index of the last collective in the group that has
+    it."""
     indices = np.flatnonzero(in_group)
     by_number = indices[np.argsort(number[indices], kind="stable")]
     last = np.searchsorted(number[by_number], numbers, side="right") - 1
@@ -92,8 +95,8 @@ def _find_last(numbers: Array, number: Array, in_group: Array) -> Array:
 
 
 def _is_waited_for(names: Array, backward: Array) -> Array:
-    """True for each collective but a reduction before another collective of the same backward
-    pass."""
+    """Return True for each collective, but False for a reduction that another collective of the
+    same backward pass follows."""
     waited_for = np.ones(len(names), dtype=bool)
     in_pass = (backward[:-1] != NONE) & (backward[:-1] == backward[1:])
     waited_for[:-1] = ~(np.isin(names[:-1], REDUCTIONS) & in_pass)
@@ -103,23 +106,23 @@ def _is_waited_for(names: Array, backward: Array) -> Array:
 def aligned(
     groups: Sequence[Group], hosts: Sequence[str], shifts_ns: Sequence[int]
 ) -> tuple[Array, int | None]:
-    """The clocks of hosts, held against each other: no rank can begin a collective before all have
-    begun the one that it waited for.
+    """Align the clocks of hosts by the collectives: no rank can begin the next collective before
+    all ranks have begun the one that it waited for.
 
     Args:
-        groups: Collectives.
-        hosts: Of each rank.
-        shifts_ns: By rank, what is to be added to its times for those of the first one, by the
-            hosts' own wall clocks.
+        groups: The collectives.
+        hosts: The host of each rank.
+        shifts_ns: What to add to the times of each rank to get times on the first rank's clock,
+            according to the hosts' wall clocks.
 
     Returns:
-        The same, moved as far as must be, and by how much at most it may be wrong: 0 on one host,
-        None where that cannot be told.
+        The shifts, corrected as far as necessary, and their largest possible error in nanoseconds:
+            0 on one host, None if it is not known.
     """
     shifts = np.array(shifts_ns, dtype=np.int64)
     error = 0
     host_of = np.array(hosts)
-    # by group, when the first and the last of the hosts before began each
+    # by group: when the first and the last rank on the hosts so far began each collective
     earlier: dict[int, tuple[Array, Array]] = {}
     for number, host in enumerate(dict.fromkeys(hosts)):
         times = _times_on_host(groups, hosts, host)
@@ -143,7 +146,8 @@ def aligned(
 def _times_on_host(
     groups: Sequence[Group], hosts: Sequence[str], host: str
 ) -> dict[int, tuple[Array, Array]]:
-    """By group with a rank on a host, when the first and the last of its ranks there began each."""
+    """Return when the first and the last of a host's ranks began each collective, by index of each
+    group that has a rank on the host."""
     times = {}
     for i, group in enumerate(groups):
         members = zip(group.ranks, group.begun_ns, strict=True)
@@ -158,7 +162,7 @@ def _bounds_of_shift(
     earlier: Mapping[int, tuple[Array, Array]],
     times: Mapping[int, tuple[Array, Array]],
 ) -> tuple[int, int]:
-    """The least and the most that can be added to a host's times, in nanoseconds."""
+    """Return the least and the most that can be added to a host's times, in nanoseconds."""
     low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     for i, (first, last) in times.items():
         waited_for = groups[i].waited_for[:-1]

@@ -1,6 +1,6 @@
-"""The rank that the others wait for in most of a run, and what it does then.
+"""The rank that the others wait for in most of a run, and what it does meanwhile.
 
-What a late rank did is its time by phase since it could go on, against that of a usual other rank.
+The rank's time in each phase since it could go on is compared with that of a typical other rank.
 """
 
 from __future__ import annotations
@@ -19,29 +19,31 @@ from voirkit.phase_table import COLUMNS
 from voirkit.runs.thresholds import FEW_IN_STEP, LATE_IN, STRAGGLES
 from voirkit_instruments.ranks.analyse_delays import LEAST_NS, Delays
 
-_STRETCHES = 16  # into as many is a run divided: who is late in most of them is late
-_MOST_OTHERS = 8  # that a late rank is held against
-_CHANCE = 0.02  # the most likely by chance that a rank is named for
-CAUSES = 0.75  # of all waiting: who causes less is one of several
-# Where ranks share processors, a thread that could go on waits for the time slice of another: in
-# Linux they last up to 3 ms (kernel/sched, base_slice_ns by the number of processors), and ranks
-# that do the same are unlike by as much, anew at each collective.
+_STRETCHES = 16  # number of stretches of a run: a rank that is late in most of them is late
+_MOST_OTHERS = 8  # most other ranks that a late rank is compared with
+_CHANCE = 0.02  # a rank is named if its result has at most this probability by chance
+CAUSES = 0.75  # least share of all waiting that a straggler causes; with less, it is one of several
+# Where ranks share processors, a thread that could go on waits until the time slice of another
+# thread ends. On Linux a slice lasts up to 3 ms (kernel/sched, base_slice_ns by the number of
+# processors). So ranks that do the same work differ by up to a slice at each collective.
 _SLICE_NS = 4_000_000
-_CONTENDED = 0.01  # of the time a rank was ready to run and had no processor
-# what is slow where others have the processor
+_CONTENDED = 0.01  # share of the time in which a rank was ready to run but had no processor
+# columns that take longer if other processes occupy the processor
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER, LOSS, REST)
 _NS = 1e-9
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What the training thread of a rank did when; boundaries ascending, shape (n,)."""
+    """Timeline of a rank's training thread, as intervals that each belong to a column; arrays of
+    shape (n,)."""
 
-    at_ns: Array  # from when on
-    column: Array  # what it did from then until the next boundary: index into wait, transfer … rest
+    at_ns: Array  # begin of each interval, ascending; each lasts to the next
+    column: Array  # column of each interval: index into wait, transfer … rest
 
     def spent_ns(self, column: int, begin_ns: Array, end_ns: Array) -> Array:
-        """Time in a column between instants; shape of these."""
+        """Return the nanoseconds spent in a column from ``begin_ns`` to ``end_ns``, for each pair
+        of instants; same shape."""
         inside = (self.column == column).astype(np.int64)
         intervals_ns = np.diff(self.at_ns) * inside[:-1]
         total = np.concatenate(([0], np.cumsum(intervals_ns)))
@@ -55,13 +57,13 @@ class Timeline:
         return duration_ns
 
 
-# those of some ranks, by their index
+# returns the timelines of some ranks, by index of the rank
 Timelines = Callable[[Collection[int]], Mapping[int, Timeline]]
 
 
 def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
-    """The timeline of spans that lie in each other; arrays of shape (n,), in any order, ``meaning``
-    an index of a column."""
+    """Return the timeline of nested spans. The arrays have shape (n,) and any order; ``meaning`` is
+    the index of each span's column."""
     order = outer_first(start_ns, duration_ns)
     start, end = start_ns[order], (start_ns + duration_ns)[order]
     boundaries = np.unique(np.concatenate((start, end)))
@@ -70,8 +72,8 @@ def timeline(start_ns: Array, duration_ns: Array, meaning: Array) -> Timeline:
 
 
 def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
-    """How much longer a rank spent in each column than a usual other one, before the collectives
-    that it came last to; shape (columns,)."""
+    """Return how many nanoseconds longer than a typical other rank a rank spent in each column,
+    before the collectives to which it came last; shape (columns,)."""
     group = delays.group
     late = np.flatnonzero((delays.rank == rank) & (delays.by_ns > 0))
     indices = delays.indices[late]
@@ -101,20 +103,21 @@ def causes_ns(delays: Delays, rank: int, timelines: Timelines) -> Array:
 
 @dataclass(frozen=True)
 class StepDelays:
-    """What ranks are late by, by step of training."""
+    """Delays of the ranks in each training step."""
 
-    late_ns: Array  # by how much each rank is late anew; shape (ranks, steps)
-    lost_ns: Array  # what is lost by it, groups wait side by side; shape (steps,)
-    durations_ns: Sequence[Array]  # of the steps of each rank; shape (steps,) each
+    late_ns: Array  # the new delay of each rank; shape (ranks, steps)
+    lost_ns: Array  # time lost by the delays: the most of any group; shape (steps,)
+    durations_ns: Sequence[Array]  # durations of each rank's steps; shape (steps,) each
 
 
 def stretch_width(n_steps: int) -> int:
-    """How many steps are in a stretch."""
+    """Return the number of steps in a stretch."""
     return max(n_steps // _STRETCHES, 1)
 
 
 def stretch_means(values: Array, width: int) -> Array:
-    """Means over as many steps; shape (ranks, stretches). A last stretch may be shorter."""
+    """Return the means over stretches of ``width`` steps; shape (ranks, stretches). The last
+    stretch may be shorter."""
     edges = np.arange(0, values.shape[1], width)
     lengths = np.diff(np.append(edges, values.shape[1]))
     means: Array = np.add.reduceat(values, edges, axis=1) / lengths
@@ -122,13 +125,13 @@ def stretch_means(values: Array, width: int) -> Array:
 
 
 def stretch_durations(durations_ns: Sequence[Array], width: int) -> Array:
-    """The same of how long the steps of each rank last."""
+    """Return the mean duration of each rank's steps by stretch; shape (ranks, stretches)."""
     return np.concatenate([stretch_means(duration[None], width) for duration in durations_ns])
 
 
 def usual_stretches(values: Array) -> Array:
-    """The indices without the tenths that are least and most, for a mean: what comes back every few
-    steps is in some oftener."""
+    """Return the indices of the values without the lowest and the highest tenth, for a mean. An
+    event that recurs every few steps falls into some stretches more often than into others."""
     tenth = len(values) // 10
     order: Array = np.argsort(values, kind="stable")
     return order[tenth : len(values) - tenth]
@@ -141,8 +144,9 @@ def find_straggler(
     timelines: Timelines,
     last_share: Array,
 ) -> dict[str, Any] | None:
-    """The rank that the others wait for in most of the run, by as much as matters, and what it does
-    then; None if there is none. ``last_share``: in which share of the steps each comes last."""
+    """Find the rank that the others wait for in most of the run, for long enough to matter, and
+    what it does meanwhile; None if there is no such rank. ``last_share`` is the share of the steps
+    in which each rank comes last."""
     n_steps = by_step.late_ns.shape[1]
     if n_steps < FEW_IN_STEP:
         return None
@@ -157,7 +161,7 @@ def find_straggler(
     late_ns = float(excess[usual].mean())
     step_ns = float(durations[:, usual].mean(axis=1).max())
     share = late_ns / step_ns
-    # where gradients are accumulated a rank waits in other steps than another one is late in
+    # with gradient accumulation, ranks wait in other steps than the ones in which a rank is late
     straggling = STRAGGLES * durations.max(axis=0)
     n_late = int((excess >= straggling).sum())
     of_rank = [delays for delays in delays_by_group if rank in delays.group.ranks]
@@ -189,7 +193,7 @@ def find_straggler(
 
 
 def _least_delay_ns(ranks: Sequence[Rank], of_rank: Sequence[Delays], n_steps: int) -> float:
-    """The least delay of a step that counts, of a rank with these delays."""
+    """Return the least delay per step that counts for a rank whose delays are ``of_rank``."""
     starved = _starved_by_rank(ranks)
     most_starved = max((starved.get(i, 1.0) for i in range(len(ranks))), default=1.0)
     if most_starved < _CONTENDED:
@@ -198,7 +202,7 @@ def _least_delay_ns(ranks: Sequence[Rank], of_rank: Sequence[Delays], n_steps: i
     for delays in of_rank:
         in_steps = delays.indices[delays.step < n_steps]
         n_meetings += int(delays.group.waited_for[in_steps].sum())
-    # what chance makes of each adds up like that
+    # random delays at several collectives add up as the square root of their number
     return _SLICE_NS * max(math.sqrt(n_meetings / n_steps), 1.0)
 
 
@@ -219,9 +223,12 @@ def _ran_by_rank(ranks: Sequence[Rank]) -> dict[int, float]:
 
 
 def _starved_more(rank: int, ranks: Sequence[Rank]) -> float:
-    """The share of the time that a rank had no processor beyond what it would have had none if it
-    got one as readily as the others: who computes more than they do waits more for a processor on a
-    machine that is shared, while they sleep. 0 where that is not known."""
+    """Return the share of the time in which a rank was ready but had no processor, beyond the share
+    expected if it got a processor as readily as the other ranks; 0 if not known.
+
+    On a shared machine, a rank that computes more than the others, which sleep meanwhile, also
+    waits more for a processor.
+    """
     starved, ran = _starved_by_rank(ranks), _ran_by_rank(ranks)
     peers = [i for i in starved if i != rank and ran.get(i)]
     ratios = sorted(starved[i] / ran[i] for i in peers)
@@ -232,14 +239,14 @@ def _starved_more(rank: int, ranks: Sequence[Rank]) -> float:
 
 
 def _probability_by_chance(n_late: int, n: int, n_ranks: int) -> float:
-    """How likely one of some ranks is late in so many stretches or more of those with a late rank,
-    where each is as likely to be it."""
+    """Return the probability that a given one of ``n_ranks`` ranks is the late one in ``n_late`` or
+    more of ``n`` stretches with a late rank, if each rank is equally likely to be it."""
     cases = sum(math.comb(n, k) * (n_ranks - 1) ** (n - k) for k in range(n_late, n + 1))
     return float(cases / n_ranks**n)
 
 
 def _latest_collective(delays_by_group: Sequence[Delays], rank: int) -> str:
-    """The collective to which a rank brings most of its delay."""
+    """Return the name of the collective at which a rank has most of its delay."""
     late_ns: dict[str, int] = {}
     for delays in delays_by_group:
         names = delays.names

@@ -1,4 +1,5 @@
-"""What ranks exchange, and who came last, as a table and over the steps."""
+"""Report section on waiting between ranks: the collectives and the rank that comes last, as a table
+and over the steps."""
 
 from __future__ import annotations
 
@@ -21,15 +22,15 @@ from voirkit.report.sections import (
 from voirkit.runs.opened import Run
 from voirkit_instruments.ranks.analyse import only_called, shares, whom
 
-_LEAST = 0.02  # of a step: less waiting is not worth a line
-# a step: fewer collectives are not worth a name; where gradients are accumulated they come every
-# few steps
+_LEAST = 0.02  # least share of a step spent waiting that is worth a line
+# least number of collectives per step that is worth a name; with gradient accumulation they come
+# only every few steps
 _OFTEN = 0.2
-_MOST = 128  # ranks that are drawn
+_MOST = 128  # most ranks that are drawn
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """See ``voirkit.instrument.Instrument``."""
+    """Yield the section on waiting between ranks."""
     waited = part["waited"]
     n_steps = max((summary.get("steps") or {}).get("n") or 0, 1)
     blocks: list[Block] = [
@@ -68,7 +69,7 @@ def _kind_texts(part: Mapping[str, Any], n_steps: int) -> Iterator[Text]:
 
 
 def _describe_kind(row: Mapping[str, Any], n_steps: int) -> str:
-    """The collectives of one kind in a step: ``2 all_reduce (1 MB, 3 ms waited)``."""
+    """Describe the collectives of one kind in a step: ``2 all_reduce (1 MB, 3 ms waited)``."""
     waited = duration(row.get("waited_s", 0.0) / n_steps)
     amount = f"{size(row['bytes'] / n_steps)}, {waited} waited"
     return f"{figure(row['n'] / n_steps)} {row['name']} ({amount})"
@@ -118,8 +119,8 @@ def _share_timeline(
 
 
 def _phases_of_ranks(run: Run, begin_s: float, bin_s: float, bins: int) -> Iterator[Block]:
-    """The shares of its time that each rank waits for input, and communicates; on the time axis of
-    the first one."""
+    """Yield timelines of the share of its time that each rank waits for input, and that it
+    communicates. The time axis is that of the first rank."""
     ranks = [rank for rank in read_steps(run) if not rank.alone and len(rank.steps.train)][:_MOST]
     n_steps = min((len(rank.steps.train) for rank in ranks), default=0)
     if not n_steps:

@@ -1,37 +1,39 @@
-"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second while the run goes on,
-once a second.
+"""``--train-rate``, ``--loading-rate``, ``--compute-rate``: items per second, given once a second
+while the run goes on.
 
 ============ ========================================= ====================================
 rate         items of                                  over the time
 ============ ========================================= ====================================
-train_rate   events with ``step`` and ``batch`` (or    from the event before it, of the
-             ``batch_size``)                           same task and thread, to this one
-compute_rate the end of                                inside the wrapper
+train_rate   events with ``step`` and ``batch`` (or    from the previous event of the same
+             ``batch_size``)                           task and thread to this event
+compute_rate the end of a wrapped block                inside the block
              ``compute_start``/``compute_end``
-loading_rate what the iterators of a given ``loader``  inside their ``__next__``
-             return
+loading_rate batches that the iterators of a given     inside their ``__next__``
+             ``loader`` return
 ============ ========================================= ====================================
 
-An event with ``step`` is taken for the end of that step, as ``//f(X as batch) > #endloop_X as
-step`` is: its batch is what was worked on since the event before it. The first event of a task has
-that of the recorder's open step, from the request for its batch, so that no rate lacks the slow
-first step; without one it has no time and is not counted. With ``use_cuda`` given, the device is
-waited for once an interval, never in a step, and the wait counts as the step's time.
+An event with ``step`` marks the end of a step, as in ``//f(X as batch) > #endloop_X as step``: its
+batch is what was worked on since the previous event. For the first event of a task, the step begins
+where the step that the recorder has open began: at the request for its batch. So no rate lacks the
+slow first step. If the recorder has no open step, the first event has no time and is not counted.
+With ``use_cuda`` given, the device is synchronised once per interval, never in each step, and the
+wait counts as time of the step.
 
-Without probes the steps, loaders and batches are those that the recorder sees (``TrainingValues``):
-``compute_rate`` is then over what a step does from its batch's arrival to the next request, and
-``train_rate`` in steps/s where a script has no loader.
+Without probes, the steps, loaders and batches are those that the recorder sees
+(``TrainingValues``). ``compute_rate`` then covers each step from the arrival of its batch to the
+next request, and ``train_rate`` is in steps/s if the script has no loader.
 
-The time that a script waits for its batches is taken inside the iterators of the loaders it has
-given. That never changes what the program sees: iterators are not replaced, only methods written in
-Python are wrapped, in place and reversibly. What is written in C, and a generator, cannot be timed
-that way, which is reported. Checked with torch 2.1 to 2.15 (``_BaseDataLoaderIter._next_data``, all
-of ``__next__`` but the profiler's range. ``__next__`` itself warns with ``stacklevel=2``: were it
-wrapped, that warning would name this file instead of the user's line).
+The time that a script waits for batches is measured inside the iterators of the loaders that it has
+given. This never changes what the program sees: iterators are not replaced, only methods written in
+Python are wrapped, in place and reversibly. Iterators written in C and generators cannot be timed
+like this, which is reported. Checked with torch 2.1 to 2.15, where
+``_BaseDataLoaderIter._next_data`` is wrapped: all of ``__next__`` but the profiler's range.
+``__next__`` itself warns with ``stacklevel=2``; if it were wrapped, the warning would name this
+file instead of the user's line.
 
-Costs nothing while no flag is on. The recorder's steps are told several at once, each half second;
-those that a program gives cost at most 2 microseconds each: a dictionary look-up, three additions,
-nothing in the background.
+Costs nothing while no flag is on. The recorder's steps are reported several at once, every half
+second. Each step that a program gives costs at most 2 microseconds: a dictionary look-up, three
+additions, nothing in the background.
 """
 
 from __future__ import annotations
@@ -61,8 +63,8 @@ if TYPE_CHECKING:
 NO_STEP = "No step was given, and no training step of torch was seen."
 UNITS = "items/s"
 SECOND_NS = 1_000_000_000
-# What covers less than this at the end of an interval is left for the next, and at the end of the
-# run joined to the last: a rate over one or two steps would spoil the figures.
+# An interval shorter than this gives no rate, as one or two steps would distort the figures. Its
+# items are carried into the next interval, or, at the end of the run, joined to the last one.
 SHORTEST_NS = SECOND_NS // 10
 NEVER = 1 << 62
 
@@ -73,18 +75,18 @@ class _Tally:
 
 
 class Throughput:
-    """The rates of one kind, such as ``train_rate``.
+    """Counter for the rates of one kind, such as ``train_rate``.
 
     Args:
         name: The key under which a rate is given.
-        units: What is counted, a second.
+        units: The units of a rate.
 
     Attributes:
-        due_ns: When the interval ends; the first begins with the first time that is added. The
-            first observation at or after it should synchronise the device, be added, and call
-            ``close``.
+        due_ns: When the current interval ends. The first interval begins with the first time that
+            is added. The first observation at or after ``due_ns`` should synchronise the device, be
+            added, and call ``close``.
 
-    Not thread-safe: observations come one after the other (streams see to that).
+    Not thread-safe: observations must come one after the other (streams ensure this).
     """
 
     def __init__(self, name: str, units: str = UNITS) -> None:
@@ -96,8 +98,8 @@ class Throughput:
         self._intervals: dict[str | None, list[tuple[int, int]]] = {}
 
     def add(self, task: str | None, begin_ns: int, end_ns: int, items: int) -> None:
-        """Count items that took from begin to end. Time that several threads spend at once on a
-        task counts once, so that the rate is that of all of them together."""
+        """Count items that took from begin to end. Time that several threads spend on a task at
+        once counts only once, so that the rate is that of all threads together."""
         tally = self._tallies.get(task)
         if tally is None:
             tally = self._tallies[task] = _Tally()
@@ -111,13 +113,13 @@ class Throughput:
             tally.covered_ns = end_ns
 
     def close(self, now_ns: int) -> list[dict[str, object]]:
-        """End the interval: one record for each task that was seen in it long enough."""
+        """End the interval. Returns one record for each task that was seen long enough in it."""
         self.due_ns = now_ns + SECOND_NS
         return self._records(shortest_ns=SHORTEST_NS)
 
     def finish(self) -> list[dict[str, object]]:
-        """End the run: a record for what is left; what is very short is joined to the interval
-        before it, silently."""
+        """End the run. Returns a record for the remaining time; a very short remainder is joined to
+        the previous interval instead."""
         records = self._records(shortest_ns=SHORTEST_NS)
         for task, tally in self._tallies.items():
             intervals = self._intervals.setdefault(task, [])
@@ -149,9 +151,10 @@ class Throughput:
         return records
 
     def figures(self) -> dict[str, dict[str, object]]:
-        """What the run's summary holds: ``{"train_rate": {"value", "median", "p10", "p90", "n",
-        "units"}, "eval_rate": {…}}``. A task other than ``train`` has a key of its own. ``value``
-        is items over time, the rest that of the intervals: each counts once."""
+        """Return the rates for the run's summary: ``{"train_rate": {"value", "median", "p10",
+        "p90", "n", "units"}, "eval_rate": {…}}``. A task other than ``train`` has its own key.
+        ``value`` is all items over all time; the other figures are over the rates of the intervals,
+        each counted once."""
         measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
             if intervals:
@@ -165,8 +168,8 @@ class Throughput:
 
 
 def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
-    """Throughput, median, first and ninth decile (linear between neighbours), number and units of
-    at least one interval. ``intervals``: of each its items and its nanoseconds."""
+    """Return throughput, median, first and ninth decile (interpolated linearly), number and units
+    of at least one interval. ``intervals`` holds (items, nanoseconds) of each interval."""
     ordered = sorted(items * SECOND_NS / time_ns for items, time_ns in intervals)
     value = (
         sum(items for items, _ in intervals) * SECOND_NS / sum(time_ns for _, time_ns in intervals)
@@ -189,8 +192,7 @@ def figures(intervals: Sequence[tuple[int, int]]) -> dict[str, object]:
 
 
 def synchronize() -> None:
-    """Wait until the current CUDA device has done all it was given; does nothing where there is
-    none.
+    """Wait until the current CUDA device has finished its work; do nothing without such a device.
 
     Never imports torch and never creates a CUDA context; checked with torch 2.1 to 2.15. During the
     capture of a CUDA graph a synchronisation would break the capture, so there is none.
@@ -200,18 +202,17 @@ def synchronize() -> None:
         if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
             cuda.synchronize()
     except Exception:
-        # a forked child, or an error of an earlier kernel, which the program meets at its own next
-        # call
+        # a forked child, or an error of an earlier kernel, which the program's own next call raises
         return
 
 
 class Rate:
-    """One of the three rates in one run.
+    """Measurement of one of the three rates in one run.
 
     Args:
         name: ``"train_rate"``, ``"compute_rate"`` or ``"loading_rate"``.
-        clock: Monotonic nanoseconds.
-        wait: Waits for the device; called once an interval after a true ``use_cuda`` was given.
+        clock: Returns monotonic nanoseconds.
+        wait: Synchronises the device; called once per interval after a true ``use_cuda`` was given.
     """
 
     def __init__(
@@ -224,7 +225,7 @@ class Rate:
         self._ov = ov
         self._flag = f"--{name.replace('_', '-')}"
         self._throughput = Throughput(name)
-        # of steps whose items are unknown, as long as all are
+        # rate in steps/s, used as long as the number of items is unknown for all steps
         self._unknown = Throughput(name, units="steps/s")
         self._clock = clock
         self._wait = wait
@@ -232,27 +233,28 @@ class Rate:
         self._count = ItemCounter(lambda sentence: ov.warn(f"{name}: {sentence}"))
         self._last: dict[tuple[object, int], int] = {}  # (task, thread) -> when its last step ended
         self._begun: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
-        # what was counted so far came from the recorder, not from the program
+        # True if the steps counted so far came from the recorder, not from the program
         self._is_recorders = False
-        self._has_begun = False  # the script has
-        # when the step that the recorder sees in this thread began
+        self._has_begun = False  # True once the script has begun
+        # returns when the step that the recorder sees in this thread began
         self.step_began_ns: Callable[[], int | None] = lambda: None
-        # wrappers whose begin has step and batch: their end is the same step
+        # wrapped blocks whose begin has step and batch: their end belongs to the same step
         self._beginnings: set[object] = set()
         self._task: str | None = None
-        # loaders are asked from any thread; given events come one after the other
+        # batches are requested in any thread; given events come one after the other
         self._lock = Lock()
 
     # subscribers
 
     def on_step(self, event: dict[str, Any]) -> None:
-        """For ``train_rate``: an event with ``step`` and ``batch`` ends a step."""
+        """Count the step that ends with an event with ``step`` and ``batch``, for
+        ``train_rate``."""
         if not ("batch" in event or "batch_size" in event):
             return
         if "$wrap" in event and self._is_end_of_counted(event["$wrap"]):
             return
         if "$recorder" in event:
-            return  # on_steps is told of it
+            return  # counted by on_steps
         if self._is_recorders:
             self._start_anew()
         now = self._clock()
@@ -274,8 +276,8 @@ class Rate:
             self._publish(self._close(now))
 
     def on_steps(self, steps: list[FinishedStep]) -> None:
-        """For ``train_rate``: steps that the recorder has seen, where the program gives none
-        itself."""
+        """Count steps that the recorder has seen, for ``train_rate``, unless the program gives its
+        own."""
         if self._ov.is_given("step", "batch"):
             return
         self._is_recorders = True
@@ -292,8 +294,8 @@ class Rate:
         self._close_if_due(steps[-1].ended_ns)
 
     def on_computed(self, steps: list[FinishedStep]) -> None:
-        """For ``compute_rate``: what the recorder has seen steps do with their batches, where the
-        program does not give that itself."""
+        """Count the time from the arrival of the batch to the end of each step that the recorder
+        has seen, for ``compute_rate``, unless the program gives ``compute_start``."""
         if self._has_wraps:
             return
         for step in steps:
@@ -302,7 +304,7 @@ class Rate:
         self._close_if_due(steps[-1].ended_ns)
 
     def on_fetched(self, steps: list[FinishedStep]) -> None:
-        """For ``loading_rate``: the requests for batches that the recorder has seen."""
+        """Count the requests for batches that the recorder has seen, for ``loading_rate``."""
         for step in steps:
             if step.arrived_ns is not None and step.began_ns is not None:
                 self.on_batch(None, step.began_ns, step.arrived_ns, step.batch, step.items)
@@ -316,7 +318,7 @@ class Rate:
             self._task = None
 
     def _close_if_due(self, end_ns: int) -> None:
-        """End the interval if it is over; the wait for the device is a part of it."""
+        """End the interval if it is over; the wait for the device is part of the interval."""
         for throughput in (self._throughput, self._unknown):
             if end_ns >= throughput.due_ns:
                 waited_ns = self._synchronized(end_ns)
@@ -325,20 +327,21 @@ class Rate:
                 return
 
     def on_device(self, event: dict[str, Any]) -> None:
-        """An event with ``use_cuda`` says whether a device is to be waited for."""
+        """Take from an event with ``use_cuda`` whether to synchronise a device."""
         self._use_cuda = bool(event["use_cuda"])
 
     def _start_anew(self) -> None:
-        """Forget the recorder's steps: the program gives its own from now on, and its first one may
-        be the recorder's last."""
+        """Forget the recorder's steps, because the program now gives its own. The program's first
+        step may be the recorder's last."""
         self._is_recorders = False
         self._throughput = Throughput(self._throughput.name)
         self._unknown = Throughput(self._unknown.name, units="steps/s")
         self._last.clear()
 
     def on_wrap(self, event: dict[str, Any]) -> None:
-        """For ``compute_rate``: the begin and end of a wrapper ``compute_start``. Only the end's
-        batch is looked at: at the start ptera still shows the batch of the iteration before."""
+        """Count the time from the begin to the end of a wrapped block ``compute_start``, for
+        ``compute_rate``. Only the batch at the end is read: at the begin, ptera still shows the
+        batch of the previous iteration."""
         wrap = event["$wrap"]
         if wrap["name"] != "compute_start":
             return
@@ -364,8 +367,8 @@ class Rate:
     def on_batch(
         self, task: str | None, begin_ns: int, end: int, batch: object, items: int | None = None
     ) -> None:
-        """For ``loading_rate``: a loader has returned a batch, in whatever thread. No device is
-        waited for."""
+        """Count a batch that a loader has returned, in any thread, for ``loading_rate``. The device
+        is not synchronised."""
         if items is None:
             items = self._count(batch)
         with self._lock:
@@ -375,14 +378,15 @@ class Rate:
         self._publish(records)
 
     def _close(self, now: int) -> list[dict[str, Any]]:
-        """The records of an interval, in items wherever they are known."""
+        """Return the records of an interval: in items if their number is known for any step,
+        otherwise in steps."""
         unknown = self._unknown.close(now)
         return self._throughput.close(now) if self._throughput.due_ns != NEVER else unknown
 
-    # how it ends
+    # the end of the run
 
     def until_end(self) -> Iterator[Phase]:
-        """Measure to the end of the run."""
+        """Measure until the end of the run."""
         try:
             yield self._ov.phases.load_script
             self._has_begun = True
@@ -392,7 +396,7 @@ class Rate:
             self.finish()
 
     def finish(self) -> None:
-        """Give what is left, and write the figures of the run into the summary."""
+        """Give the remaining rates, and write the figures of the run into the summary."""
         if self._use_cuda and (self._last or self._begun):
             begin_ns = self._clock()
             self._throughput.add(self._task, begin_ns, self._synchronized(begin_ns), 0)
@@ -433,21 +437,21 @@ class Rate:
 
 
 class LoaderWatch:
-    """Times the batches of the loaders that it is shown, in any thread.
+    """Timer of the batches of loaders, in any thread; loaders are passed to ``watch``.
 
     Args:
         arrived: Called with the task, begin and end (``time.perf_counter_ns()``) and the batch, in
-            the thread that asked for it.
-        warn: Takes a sentence about a loader that cannot be observed; said once for each type.
+            the thread that requested the batch.
+        warn: Called with a sentence about a loader that cannot be observed; once for each type.
     """
 
     def __init__(self, arrived: Arrived, warn: Callable[[str], None]) -> None:
         self._arrived = arrived
         self._warn = warn
         self._patches = Patches(CHECKED)
-        # the task of each, in a tuple
+        # (task,) of each loader and iterator
         self._loaders, self._iterators = IdentityMap(), IdentityMap()
-        # iterators inside their method, which may call the one it overrides
+        # iterators inside a wrapped method, which may call the method that it overrides
         self._asking: set[int] = set()
         self._unobserved: set[str] = set()
         self._batches = 0
@@ -455,12 +459,12 @@ class LoaderWatch:
 
     @property
     def patches(self) -> list[str]:
-        """The methods that are wrapped now."""
+        """Names of the methods that are wrapped now."""
         return self._patches.names
 
     def watch(self, loader: object, task: str | None = None) -> None:
-        """Time the iterators that this object makes from now on, and the one that it is or
-        keeps."""
+        """Time the iterators that a loader makes from now on, and an iterator that it keeps. If the
+        loader is an iterator itself, time it."""
         kind = type(loader)
         self._seen.add(kind.__qualname__)
         try:
@@ -477,8 +481,8 @@ class LoaderWatch:
         from inspect import isgeneratorfunction
 
         observable = [owner for owner, method in makers if not isgeneratorfunction(method)]
-        # Every class that may be asked, since one that overrides __iter__ usually calls the one it
-        # overrides (as accelerate does).
+        # All classes with ``__iter__`` are wrapped, since a method usually calls the one that it
+        # overrides (as in accelerate).
         if not [owner for owner in observable if self._patches.wrap(owner, "__iter__", self._iter)]:
             self._report_unobservable(
                 loader,
@@ -494,7 +498,7 @@ class LoaderWatch:
             self._watch_iterator(iterator, task)
 
     def remove(self) -> None:
-        """Stop timing, and say so if nothing could be timed."""
+        """Stop timing, and warn if nothing could be timed."""
         self._patches.remove()
         if self._seen and not self._batches and not self._unobserved:
             kinds = ", ".join(sorted(self._seen))
@@ -531,14 +535,14 @@ class LoaderWatch:
     ) -> Any:
         try:
             iterator = wrapped(*args, **kwargs)
-        except BaseException as exc:  # the program's own, raised again
+        except BaseException as exc:  # the program's exception, raised again
             without_this_frame(exc)
             raise
         entry = self._loaders.get(loader)
         if entry is not None:
             try:
                 self._watch_iterator(iterator, entry[0])
-            except Exception as exc:  # whatever an odd class does when it is looked at
+            except Exception as exc:  # an odd class may raise anything when it is inspected
                 self._report_unobservable(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
@@ -557,7 +561,7 @@ class LoaderWatch:
         start_ns = time.perf_counter_ns()
         try:
             batch = wrapped(*args, **kwargs)
-        except BaseException as exc:  # the program's own, raised again
+        except BaseException as exc:  # the program's exception, raised again
             without_this_frame(exc)
             raise
         finally:
@@ -568,14 +572,14 @@ class LoaderWatch:
             self._batches += 1
             try:
                 self._arrived(entry[0], start_ns, end, batch)
-            except Exception as exc:  # never the program's
+            except Exception as exc:  # must not reach the program
                 self._warn(f"a batch could not be counted: {type(exc).__name__}: {exc}")
         return batch
 
 
 def _method_of_next(kind: type) -> tuple[type | None, str]:
-    """The class and the name of the method that does the work of ``next(iterator)``, if it is
-    written in Python."""
+    """Return the class and the name of the method that does the work of ``next(iterator)``; the
+    class is None if the method is not written in Python."""
     for owner in kind.__mro__:
         if "__next__" not in vars(owner):
             continue
@@ -588,7 +592,7 @@ def _method_of_next(kind: type) -> tuple[type | None, str]:
 
 
 def train_rate(ov: Overseer) -> Iterator[Phase]:
-    """Measures ``train_rate`` to the end of the run."""
+    """Measure ``train_rate`` until the end of the run."""
     rate = Rate(ov, "train_rate")
     rate.step_began_ns = values_of(ov).step_began_ns
     values_of(ov).on_steps.append(rate.on_steps)
@@ -598,7 +602,7 @@ def train_rate(ov: Overseer) -> Iterator[Phase]:
 
 
 def compute_rate(ov: Overseer) -> Iterator[Phase]:
-    """Measures ``compute_rate`` to the end of the run."""
+    """Measure ``compute_rate`` until the end of the run."""
     rate = Rate(ov, "compute_rate")
     ov.given.watch("$wrap", rate.on_wrap, only_given=True)
     ov.given.watch("use_cuda", rate.on_device)
@@ -607,7 +611,7 @@ def compute_rate(ov: Overseer) -> Iterator[Phase]:
 
 
 def loading_rate(ov: Overseer) -> Iterator[Phase]:
-    """Measures ``loading_rate`` to the end of the run."""
+    """Measure ``loading_rate`` until the end of the run."""
     rate = Rate(ov, "loading_rate")
     watch = LoaderWatch(rate.on_batch, lambda sentence: ov.warn(f"loading_rate: {sentence}"))
 

@@ -1,8 +1,8 @@
-"""Always on: the most memory that the program held, and how long it waited for a processor because
-others had them.
+"""The peak memory of the program, and the time that it waited for a processor in use by others
+(always on).
 
-Reads some small files when the script begins and when it has ended, and nothing in between. Linux
-tells all of it, other systems less.
+A few small files are read when the script begins and when it has ended, and nothing in between.
+Linux reports all values, other systems fewer.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ INSTRUMENT = Instrument(
 
 
 def memory() -> dict[str, Any]:
-    """``peak`` (of the process of the run that held most), ``process_peak`` (of this one), bytes;
-    ``devices`` if CUDA was used.
+    """Return peak memory in bytes: ``peak`` (of the process of the run with the largest peak),
+    ``process_peak`` (of this process), and ``devices`` if CUDA was used.
 
-    Of the children those count that have ended. With getrusage a program that is started anew seems
-    to have held what its parent did then, so that of a child only what is more than the parent's
-    tells anything.
+    Only children that have ended count. For a process that another one started, getrusage reports
+    at least what its parent held at that time. So a child's peak means something only if it is more
+    than its parent's.
     """
     facts: dict[str, Any] = {
         "peak": 0,
         "process_peak": high_water() or max_rss("RUSAGE_SELF"),
         "units": "bytes",
     }
-    # Importing ``resource`` takes half a millisecond: only where children have used processor time.
-    # (``os.times`` counts it in hundredths of a second.)
+    # Importing ``resource`` takes half a millisecond, so it is done only if children have used CPU
+    # time. (``os.times`` counts it in hundredths of a second.)
     children = max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
     facts["peak"] = max(facts["process_peak"], children)
     devices = _devices()
@@ -54,8 +54,9 @@ def memory() -> dict[str, Any]:
 
 
 def resident_bytes() -> int:
-    """Bytes that this process holds. No descriptor is kept: a script may close all that it did not
-    open. Raises OSError, ValueError, IndexError: the system does not tell."""
+    """Return the resident memory of this process in bytes. No file descriptor is kept open: a
+    script may close all that it did not open. Raises OSError, ValueError, IndexError: the system
+    does not report it."""
     file = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
     try:
         return int(os.read(file, 64).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -64,15 +65,16 @@ def resident_bytes() -> int:
 
 
 def max_rss(processes: str) -> int:
-    """What processes have held at most, bytes; 0 where the system does not tell. Of a process it
-    may be what its launcher had held.
+    """Return the peak resident memory of this process, or of its child with the largest peak, in
+    bytes; 0 if the system does not report it. The value may instead be what the process's launcher
+    had held.
 
     Args:
         processes: ``RUSAGE_SELF`` or ``RUSAGE_CHILDREN``.
     """
     try:
         import resource
-    except ImportError:  # Windows has none; and a script may have emptied sys.path
+    except ImportError:  # Windows lacks the module; a script may have emptied sys.path
         return 0
     return int(resource.getrusage(getattr(resource, processes)).ru_maxrss) * (
         1 if sys.platform == "darwin" else 1024
@@ -80,7 +82,8 @@ def max_rss(processes: str) -> int:
 
 
 def high_water() -> int | None:
-    """What this process has held; getrusage may tell what its launcher did."""
+    """Return the peak resident memory of this process in bytes, or None if the system does not
+    report it. (getrusage may report that of the process's launcher.)"""
     try:
         with open("/proc/self/status", "rb") as file:
             return next(int(line.split()[1]) * 1024 for line in file if line.startswith(b"VmHWM"))
@@ -89,8 +92,8 @@ def high_water() -> int | None:
 
 
 def _devices() -> dict[str, dict[str, int]]:
-    """By device, ``peak`` (of what tensors held) and ``reserved_peak``, bytes; asks only a CUDA
-    that the program has begun to use."""
+    """Return, by device, ``peak`` (memory of tensors) and ``reserved_peak``, in bytes. Asks CUDA
+    only if the program has begun to use it."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         if cuda is None or not cuda.is_initialized():
@@ -109,19 +112,20 @@ def _devices() -> dict[str, dict[str, int]]:
 
 
 class _Reading:
-    """What the system tells at a moment, in seconds. ``usable``: the processors that count."""
+    """CPU times at one moment, in seconds. ``usable`` are the processors that count."""
 
     def __init__(self, usable: set[int]) -> None:
         self.clock_s = time.perf_counter()
-        # processor time of this process and of those below it
+        # CPU time of this process and its descendants
         self.own_s = sum(os.times()[:4]) + _running_children_s()
-        # processor time of everybody; 0 where the system does not tell
+        # CPU time of all processes on the machine; 0 if the system does not report it
         self.busy_s = _busy_s(usable)
-        self.waited_s = _waited_s()  # time that the main thread was ready and had no processor
+        self.waited_s = _waited_s()  # time that the main thread was ready without a processor
 
 
 class Processors:
-    """Who had the processors that this process may use, from when this is made to ``stop``."""
+    """Use of the processors that this process may run on, by itself and by others, from
+    construction to ``stop``."""
 
     def __init__(self) -> None:
         self._usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
@@ -129,16 +133,16 @@ class Processors:
         self._ended: _Reading | None = None
 
     def stop(self) -> None:
-        """What comes from here on is nobody's."""
+        """Stop the measurement: later CPU time is not counted."""
         self._ended = _Reading(self._usable)
 
     def figures(self, helpers_s: float = 0.0) -> dict[str, float] | None:
-        """``usable``, ``own_s``, ``others_share`` and ``helpers_share`` (of them), ``waited_s`` and
-        ``waited_share`` (of the time). None where the system does not tell.
+        """Return ``usable``, ``own_s``, ``others_share`` and ``helpers_share`` (of the processors),
+        ``waited_s`` and ``waited_share`` (of the time). None if the system does not report them.
 
         Args:
-            helpers_s: Processor time of what voirkit runs beside the program, which is no child of
-                it.
+            helpers_s: CPU time of voirkit's helper processes, which are not children of the
+                program.
         """
         start, ended = self._began, self._ended or _Reading(self._usable)
         elapsed_s = ended.clock_s - start.clock_s
@@ -165,8 +169,8 @@ class Processors:
 
 
 def _running_children_s() -> float:
-    """Processor time of processes below this one that nobody has waited for yet, such as workers
-    that stay between epochs."""
+    """Return the CPU time of descendants of this process that have not been waited for yet, such as
+    workers that are kept between epochs."""
     if not sys.platform.startswith("linux"):
         return 0.0
     from voirkit.runs.other_processes import children_of
@@ -179,16 +183,16 @@ def _running_children_s() -> float:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            # its own, and those of children that it has waited for
+            # times of the process itself, and of children that it has waited for
             ticks += sum(map(int, fields[11:15]))
         except (OSError, ValueError, IndexError):
-            pass  # it has ended meanwhile
+            pass  # ended in the meantime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _busy_s(usable: set[int]) -> float:
-    """Seconds that some processors have worked for anybody, guests of the same host included; 0
-    where the system does not tell."""
+    """Return the seconds that the usable processors have worked for any process, including other
+    guests of the same host; 0 if the system does not report it."""
     ticks = 0
     try:
         with open("/proc/stat", "rb") as file:
@@ -205,7 +209,8 @@ def _busy_s(usable: set[int]) -> float:
 
 
 def _waited_s() -> float | None:
-    """How long the main thread was ready to run and had no processor, seconds."""
+    """Return how many seconds the main thread was ready to run but had no processor; None where the
+    system does not report it."""
     try:
         with open("/proc/self/schedstat", "rb") as file:
             return int(file.read().split()[1]) / 1e9
@@ -214,8 +219,8 @@ def _waited_s() -> float | None:
 
 
 def threads_waited_s() -> float | None:
-    """How long all threads of this process that run were ready and had no processor, seconds; None
-    where the system does not tell."""
+    """Return how many seconds all running threads of this process together were ready to run but
+    had no processor; None where the system does not report it."""
     waited_ns = 0
     try:
         for thread in os.listdir("/proc/self/task"):
@@ -223,7 +228,7 @@ def threads_waited_s() -> float | None:
                 with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
                     waited_ns += int(file.read().split()[1])
             except FileNotFoundError:
-                pass  # it has ended meanwhile
+                pass  # ended in the meantime
     except (OSError, ValueError, IndexError):
         return None
     return waited_ns / 1e9
@@ -231,7 +236,7 @@ def threads_waited_s() -> float | None:
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Put ``memory`` and ``processors`` into the summary."""
-    # From before the first helper process is started until before it is stopped.
+    # Measure from before the first helper process is started until before it is stopped.
     yield ov.phases.load_script(priority=100)
     processors = Processors()
     yield ov.phases.run_script(priority=1000, throw=False)

@@ -1,4 +1,5 @@
-"""What makes the times of a run untrue: other work on the processors, and recording itself."""
+"""Findings on what distorts the times of a run: other work on the processors, and recording
+itself."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Summary = Mapping[str, Any]
 
 
 def findings(summary: Summary) -> Iterator[Finding]:
-    """All findings of the rules below, of a run with enough steps to have times that matter."""
+    """Yield all findings of the rules below, for a run with enough steps for its times to
+    matter."""
     if ((summary.get("steps") or {}).get("n") or 0) >= limits.FEW:
         yield from _busy_machine(summary)
         yield from _instrument_overhead(summary)

@@ -1,17 +1,17 @@
-"""``--flame`` and ``--native``: stacks of Python and of C, by phase."""
+"""``--flame`` and ``--native``: sample stacks of Python and of C, by phase."""
 
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
-# Stacks a second: no part or multiple of what repeats (25, 50, 100 Hz), so that it does not fall
-# into step with it.
+# Stacks per second. The rate is no divisor or multiple of rates at which things repeat (25, 50, 100
+# Hz), so that sampling does not fall into step with them.
 FLAME_HZ = 97
-# Samples a second of processor time: one in 2 ms. No multiple or part of the rates that things
-# repeat with (100, 250, 1000 Hz ticks), so that it does not fall into step with them.
-# docs/flame.md says what is seen at it.
+# Samples per second of CPU time: one in 2 ms. The rate is no divisor or multiple of rates at which
+# things repeat (100, 250, 1000 Hz ticks), so that sampling does not fall into step with them.
+# docs/flame.md says what can be seen at this rate.
 NATIVE_HZ = 499
-FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # of a run directory
+FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # in a run directory
 
 NATIVE = Instrument(
     "native",

@@ -1,6 +1,7 @@
-"""``flame`` of a summary, and the files of stacks for other tools; also of runs that were killed.
+"""The ``flame`` part of a summary, and the files of stacks for other tools; also for runs that were
+killed.
 
-Other tools read lines (flamegraph.pl, inferno) or a document (https://www.speedscope.app).
+Other tools read lines (flamegraph.pl, inferno) or a JSON document (https://www.speedscope.app).
 """
 
 from __future__ import annotations
@@ -47,26 +48,26 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
-# Lines that say nothing of a phase: that which asks for a batch of what is waited for, an import of
-# what a script does itself.
+# Lines that explain nothing of a phase: of waiting, the line that requests a batch; of the startup,
+# an import statement.
 _SAYS_NOTHING = {
     "wait": re.compile(r"^(async )?for\b|\bnext\("),
     STARTUP: re.compile(r"^(import|from)\b"),
 }
-_FEW_SAMPLES = 10  # of a phase, under which no line of it is named
-_LONGEST = 80  # characters of a line of source
+_FEW_SAMPLES = 10  # least samples of a phase for naming its lines
+_LONGEST = 80  # most characters of a line of source
 
 
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``flame`` of a summary, with ``flame/`` brought up to date; see
+    """Return ``flame`` of a summary, and bring the files in ``flame/`` up to date; see
     ``voirkit.instrument.Instrument``."""
     run = runs[0]
     counts = counts_of(run, ranks)
     if not counts:
         return None
-    if rank_and_world_size()[0] == 0:  # it writes what there is one of
+    if rank_and_world_size()[0] == 0:  # only rank 0 writes the files of the run
         try:
             write_files(os.path.join(run.path, FLAME_FOLDER), counts)
         except OSError as exc:
@@ -75,15 +76,15 @@ def summarise(
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """``flame`` of one rank."""
+    """Return ``flame`` of one rank."""
     all_counts = [counts for run in runs for counts in counts_of(run)]
     of_rank = [counts for counts in all_counts if counts["rank"] == rank]
     return figures(of_rank) if of_rank else None
 
 
 def counts_of(run: Run, ranks: Sequence[Rank] | None = None) -> list[dict[str, Any]]:
-    """The counts of each rank's stacks; made and kept if nobody has yet. ``ranks`` are those of the
-    run, if they have been read."""
+    """Return the counts of each rank's stacks; they are made and kept if they do not exist yet.
+    ``ranks`` are the ranks of the run, if they have been read."""
     all_counts = []
     for stem in record_stems(os.path.join(run.path, FLAME_FOLDER)):
         counts = kept_counts(stem, SCHEMA, partial(_count, run, ranks, stem))
@@ -95,7 +96,8 @@ def counts_of(run: Run, ranks: Sequence[Rank] | None = None) -> list[dict[str, A
 def _count(
     run: Run, ranks: Sequence[Rank] | None, stem: str, record: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Sequence[str]] | None:
-    """(the counts of a record, the endings of its files that are no longer needed)."""
+    """Return (the counts of a record, the suffixes of its files that are no longer needed); None if
+    the stacks cannot be counted yet or at all."""
     if "tool" not in record or not has_settled(record, "taker_pid"):
         return None
     try:
@@ -111,8 +113,8 @@ def _count(
 
 
 def _steps_of(ranks: Sequence[Rank], process: tuple[str, int]) -> Steps:
-    """The steps of a process (host, pid); none where it trains nothing, or in several threads at
-    once."""
+    """Return the steps of a process (host, pid); no steps if the process trains nothing, or in
+    several threads at once."""
     steps = [rank.steps for rank in ranks if process in rank.processes]
     return steps[0] if len(steps) == 1 else NO_STEPS
 
@@ -156,7 +158,7 @@ def _document(run: Run, stem: str, record: Mapping[str, Any], steps: Steps) -> d
 
 
 def _source_lines(frames: Iterable[Frame]) -> dict[str, str]:
-    """The text of frames' lines, by place."""
+    """Return the source text of the frames' lines, by place."""
     texts = {}
     for frame in frames:
         source = _source_line(frame)
@@ -166,18 +168,18 @@ def _source_lines(frames: Iterable[Frame]) -> dict[str, str]:
 
 
 def _source_line(frame: Frame) -> str:
-    """The text of a frame's line, as it is now: the program may be changed before anybody looks at
-    the report."""
+    """Return the source text of a frame's line as it is now: the program may be changed before the
+    report is read."""
     if not frame.line or not frame.file.endswith(".py") or not os.path.isfile(frame.file):
-        # a run may name any file of this machine: none but sources are read, and no pipe is waited
-        # for
+        # a run may name any file on this machine: only sources are read, and no pipe, which could
+        # block
         return ""
     return shortened_source(linecache.getline(frame.file, frame.line).strip())
 
 
 def shortened_source(line: str) -> str:
-    """A line of source, or as much of it as ends with a statement or an argument; nothing of one
-    that has no such end soon enough."""
+    """Return a line of source. A long line is cut after a statement or an argument; the result is
+    empty if neither ends early enough."""
     if len(line) <= _LONGEST:
         return line
     ends = [end for end in _ends_of_parts(line) if end <= _LONGEST]
@@ -185,13 +187,13 @@ def shortened_source(line: str) -> str:
 
 
 def _ends_of_parts(line: str) -> Iterator[int]:
-    """The ends of the commas and semicolons of a line that are not part of a string."""
+    """Yield the end positions of the commas and semicolons in a line, except those in strings."""
     try:
         for token in tokenize.generate_tokens(io.StringIO(line).readline):
             if token.string in (",", ";"):
                 yield token.end[1]
     except (tokenize.TokenError, SyntaxError):
-        pass  # the statement goes on in other lines
+        pass  # the statement continues on other lines
 
 
 def _add_file(
@@ -210,8 +212,8 @@ def _add_file(
 
 
 def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
-    """Samples that failed, or were not taken between a chunk of a process and the next, as py-spy
-    was restarted, or was killed."""
+    """Return the number of samples that failed, or were missed between two chunks of a process
+    because py-spy was restarted or killed."""
     n_failed = 0
     chunks: dict[int, list[Mapping[str, Any]]] = {}
     for note in notes:
@@ -230,7 +232,7 @@ def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
 
 
 def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
-    """The number of each loader worker, by pid."""
+    """Return the number of each loader worker, by pid."""
     rows = run.connection().execute(
         "SELECT value, args FROM spans WHERE category = 'flame' AND name = 'worker' "
         f"AND rank = {int(record['rank'])} AND host = {quoted(record['host'])}"
@@ -239,7 +241,7 @@ def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
 
 
 def _notes(path: str) -> list[dict[str, Any]]:
-    """The notes of each chunk; a torn last line of a run that was killed is left out."""
+    """Return the notes on each chunk, without an incomplete last line of a run that was killed."""
     notes = []
     try:
         with open(path, encoding="utf-8") as file:
@@ -252,7 +254,7 @@ def _notes(path: str) -> list[dict[str, Any]]:
 
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
-_MOST = 8  # functions, and lines, of a phase in a summary
+_MOST = 8  # most functions, and most lines, of a phase in a summary
 _KINDS = ("main", "worker", "child")
 _NO_PYTHON = "(no Python)"
 
@@ -260,8 +262,8 @@ Counts = Mapping[str, Any]
 
 
 def clock_agreement(clocks: Sequence[Clock]) -> dict[str, Any]:
-    """The agreement of the two clocks: of stacks that say a phase, how many were seen in
-    it."""
+    """Return how well py-spy's clock agrees with the run's: the share of the compared stacks that
+    show the phase in which they were seen."""
     compared = sum(clock.compared for clock in clocks)
     return {
         "compared": compared,
@@ -271,8 +273,8 @@ def clock_agreement(clocks: Sequence[Clock]) -> dict[str, Any]:
 
 
 def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The cost of sampling: time on a processor beside the program, and as a share of the time that
-    it was there."""
+    """Return the cost of sampling: the CPU time of the tool, and that time's share of the time that
+    the tool ran."""
     took_s = record.get("took_s") or max((note["took_s"] for note in notes), default=None)
     end_ns = record.get("ended_ns") or max((note["ended_ns"] for note in notes), default=None)
     share = None
@@ -283,8 +285,8 @@ def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> 
 
 
 def figures(counts: Sequence[Counts]) -> dict[str, Any]:
-    """The key ``flame`` of a summary. Shares of phases are those of the threads that train among
-    each other, and those of the loader workers' own."""
+    """Return ``flame`` of a summary. The share of a phase is its share of the samples of the same
+    kind of process: training, loader workers, or other children."""
     first = counts[0]
     phases: dict[str, _PhaseCounts] = {}
     kinds: Counter[str] = Counter()
@@ -319,19 +321,19 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
 
 
 class CountedStack(NamedTuple):
-    """A row of the counts of a rank."""
+    """A row of a rank's counts: a stack and how often it was seen."""
 
-    rank_counts: Counts  # that it is a row of
+    rank_counts: Counts  # the counts that the row is from
     phase: str
     process: str
     thread: str
-    frames: list[Frame]  # from the outermost
+    frames: list[Frame]  # outermost first
     n: int
 
 
 class _PhaseCounts:
-    """Counts of a phase's innermost functions, and of its innermost lines. ``kind``: of the
-    processes that it was seen in."""
+    """Counts of the innermost functions and lines of a phase. ``kind`` is the kind of the processes
+    in which the phase was seen."""
 
     def __init__(self) -> None:
         self.kind = ""
@@ -349,8 +351,8 @@ class _PhaseCounts:
                 return
 
     def document(self, n_of_kind: int, texts: Mapping[str, str]) -> dict[str, Any]:
-        """The row of the phase. ``n_of_kind``: samples of its kind of process; ``texts``: of lines,
-        by place."""
+        """Return the entry of the phase in a summary. ``n_of_kind`` is the number of samples of its
+        kind of process; ``texts`` holds source lines by place."""
         n = self.functions.total()
         most_seen = [line for line, _ in self.lines.most_common(_MOST)]
         return {
@@ -368,7 +370,7 @@ def _summed_costs(costs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _merged_clocks(clocks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``clock_agreement`` of several ranks as of one."""
+    """Combine the ``clock_agreement`` of several ranks into one."""
     compared = sum(clock["compared"] for clock in clocks)
     same = sum(clock["compared"] * (clock["agreement"] or 0.0) for clock in clocks)
     return {
@@ -383,7 +385,7 @@ def _shares(counts: Counter[str], total: int) -> dict[str, float]:
 
 
 def rows(counts: Sequence[Counts]) -> Iterator[CountedStack]:
-    """The rows of all ranks."""
+    """Yield the rows of all ranks."""
     for of_rank in counts:
         frames = [Frame(*frame) for frame in of_rank["frames"]]
         stacks = [[frames[number] for number in stack] for stack in of_rank["stacks"]]
@@ -392,12 +394,12 @@ def rows(counts: Sequence[Counts]) -> Iterator[CountedStack]:
 
 
 def process_name(counts: Counts, process: str, several: bool) -> str:
-    """The name of a process among those of all ranks."""
+    """Return the name of a process; with its rank if there are several ranks."""
     return f"rank {counts['rank']} {process}" if several else process
 
 
 def write_files(folder: str, counts: Sequence[Counts]) -> None:
-    """Write the files for other tools. Raises OSError: the disk is full, for instance."""
+    """Write the files for other tools. Raises OSError: for instance, the disk is full."""
     for name, parts in FILES.items():
         path = os.path.join(folder, name)
         with open(f"{path}.tmp", "w", encoding="utf-8", errors="replace") as file:
@@ -406,7 +408,7 @@ def write_files(folder: str, counts: Sequence[Counts]) -> None:
 
 
 def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
-    """Lines of ``phase;process;[thread;]frames n``, as flame graph tools read them."""
+    """Yield lines ``phase;process;[thread;]frames n``, as flame graph tools read them."""
     several = len(counts) > 1
     for row in rows(counts):
         parts = [row.phase, process_name(row.rank_counts, row.process, several)]
@@ -418,9 +420,9 @@ def collapsed(counts: Sequence[Counts]) -> Iterator[str]:
 
 
 def speedscope(counts: Sequence[Counts]) -> dict[str, Any]:
-    """A document of https://www.speedscope.app/file-format-schema.json: a profile for each thread,
-    its phases as outermost frames. Stacks are in the order of phases, not of time: each stands
-    once, with all the time that it was seen."""
+    """Return a document of https://www.speedscope.app/file-format-schema.json: a profile for each
+    thread, with phases as the outermost frames. Stacks are ordered by phase, not by time: each
+    occurs once, with all the time in which it was seen."""
     several = len(counts) > 1
     frames: dict[Frame, int] = {}
     profiles: dict[str, tuple[list[list[int]], list[float]]] = {}
@@ -466,7 +468,7 @@ FILES = {COLLAPSED: collapsed, SPEEDSCOPE: _speedscope_text}
 
 
 def source_lines(flame: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """Lines with their text, and their shares of the first of the phases that has any."""
+    """Return source lines with their shares, for the first of the phases that has any."""
     for phase in phases:
         lines = _hot_lines(flame, phase)
         if lines:
@@ -494,8 +496,8 @@ def _hot_lines(flame: Mapping[str, Any], phase: str) -> list[Evidence]:
 
 
 class StackFormat:
-    """A format of ``voirkit export``. ``file``: the file in ``flame/`` that has it, of all
-    ranks."""
+    """A format of ``voirkit export`` for stacks. ``file`` is the file in ``flame/`` that holds the
+    stacks of all ranks in this format."""
 
     IS_TEXT = True
 
@@ -505,8 +507,8 @@ class StackFormat:
         self._parts = FILES[file]
 
     def write(self, run: Run, selection: Selection, target: str) -> list[str]:
-        """Write one file; compressed with gzip if its name ends in ``.gz``. Raises VoirkitError:
-        the run has no stacks, or not of what is chosen."""
+        """Write one file, compressed with gzip if its name ends in ``.gz``. Raises VoirkitError:
+        the run has no stacks, or none of the selection."""
         counts = chosen_counts(run, selection, self.NAME)
         with text(target) as write:
             for part in self._parts(counts):
@@ -518,8 +520,8 @@ SPEEDSCOPE_FORMAT, COLLAPSED_FORMAT = StackFormat(SPEEDSCOPE), StackFormat(COLLA
 
 
 def chosen_counts(run: Run, selection: Selection, format: str) -> list[dict[str, Any]]:
-    """The counts of the ranks that are to be exported. Raises VoirkitError: there is nothing, or
-    steps are chosen: stacks are counted over the whole run."""
+    """Return the counts of the ranks to export. Raises VoirkitError: there are none, or steps are
+    selected, although stacks are counted over the whole run."""
     where = f"--format {format}"
     if selection.steps is not None:
         raise VoirkitError(

@@ -1,5 +1,5 @@
-"""The place of a sample: the frames of a stack, and the phase, operation and process that they
-show; what the run recorded then."""
+"""The place of a sample: the frames of its stack, the phase, operation and process that they show,
+and the operations and phases that the run recorded at that time."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _NAMED = (
     "spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name ="
     f" s.name AND n.args = {_ARGS}"
 )
-ANNOTATION = "span"  # records of ``voirkit.ai`` and of DFTracer's names
+ANNOTATION = "span"  # kind of the records of ``voirkit.ai`` and of DFTracer's names
 _STAGES, _BODY = ("pipeline", "ai_root"), ".block"
 Name = tuple[str, str]  # (operation or phase, its name)
 Thread = tuple[int, int]  # pid, tid
 
 
 def name_of(kind: str, category: str, name: str, args: str = "") -> Name | None:
-    """The operation or phase that a record is, or None. What a dataset does itself and collation
-    are named as in ``loader``.
+    """Return the operation or phase that a record stands for, or None.
 
-    Annotations are operations too, under their category and name; but not stages of a run and the
-    bodies of loops, which hold all else.
+    A dataset's own work and collation are named as in ``loader``. Annotations are operations too,
+    named by category and name. Stages of a run and bodies of loops are not operations, because they
+    contain everything else.
     """
     if kind == "loader":
         return _loader_operation(category, name, args)
@@ -70,28 +70,29 @@ def _loader_operation(category: str, name: str, args: str) -> Name | None:
 
 @dataclass(frozen=True)
 class Spans:
-    """Spans of one group (operations, or phases) of one thread, ascending by start, the longer of
-    two first; arrays of shape (n,)."""
+    """Spans of one group (operations, or phases) in one thread; arrays of shape (n,). They ascend
+    by start; of two spans with the same start, the longer comes first."""
 
     start_ns: Array
     end_ns: Array
     name: Array
 
     def owners(self, at_ns: Array) -> Any:
-        """The name of the innermost span that each instant lies in; -1 where there is none."""
+        """Return the name of the innermost span at each instant; -1 where there is no span."""
         span = innermost(self.start_ns, self.end_ns, at_ns)
         return np.where(span == NONE, NONE, self.name[span])
 
     def elapsed_ns(self, from_ns: int, to_ns: int, names: int) -> Any:
-        """By name: how long, between two instants, it was the innermost. Shape (names,)."""
+        """Return the nanoseconds between two instants in which each name was the innermost; shape
+        (names,)."""
         start_ns = np.clip(self.start_ns, from_ns, to_ns)
         duration_ns = np.clip(self.end_ns, from_ns, to_ns) - start_ns
         own_ns = exclusive_ns(start_ns, duration_ns)
         return np.bincount(self.name, weights=own_ns, minlength=names).astype(np.int64)
 
     def starts(self, from_ns: int, to_ns: int, names: int) -> Any:
-        """By name: how many began between two instants, without those inside one of the same name.
-        Shape (names,)."""
+        """Count the spans of each name that began between two instants, without those inside a span
+        of the same name; shape (names,)."""
         counts = np.zeros(names, dtype=np.int64)
         for name in np.unique(self.name).tolist():
             of_name = self.name == name
@@ -104,7 +105,7 @@ class Spans:
 
 
 class RecordedSpans:
-    """The operations and phases of one rank's processes on one host."""
+    """The recorded operations and phases of one rank's processes on one host."""
 
     def __init__(self, run: Run, rank: int, host: str) -> None:
         self._connection = run.connection()
@@ -115,7 +116,7 @@ class RecordedSpans:
             f"SELECT s.kind, pid, tid, count(*) AS n FROM {_NAMED} WHERE {self._where} GROUP BY ALL"
             " ORDER BY n, tid DESC"
         ).fetchall()
-        # by group and process: the thread with most of them, the one that trains, or loads
+        # by group and process: the thread with the most spans, which trains or loads
         self.leading: dict[str, dict[int, int]] = {OPERATION: {}, PHASE: {}}
         for kind, pid, tid, _ in threads:
             self.leading[PHASE if kind == "phase" else OPERATION][pid] = tid
@@ -125,8 +126,8 @@ class RecordedSpans:
         self.processes = {pid for (pid,) in pids}
 
     def _name_records(self) -> list[Name]:
-        """Make the table ``native_names``, of the records that are operations and phases; returns
-        the names by number."""
+        """Make the table ``native_names`` of the records that are operations or phases. Returns the
+        names by number."""
         query = (
             f"SELECT DISTINCT kind, category, name, {_ARGS} AS args FROM spans s"
             f" WHERE kind IN ('loader', 'phase', '{ANNOTATION}') AND {self._where} ORDER BY ALL"
@@ -148,7 +149,7 @@ class RecordedSpans:
         return names
 
     def between(self, from_ns: int, to_ns: int) -> dict[str, dict[Thread, Spans]]:
-        """By group and thread: the spans of which a part lies between two instants."""
+        """Return the spans that overlap the time between two instants, by group and thread."""
         columns = self._connection.execute(
             "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code "
             f"FROM {_NAMED} WHERE {self._where} AND start_ns <= {int(to_ns)} "
@@ -169,17 +170,17 @@ class RecordedSpans:
     def owners(
         self, group: str, spans: Mapping[Thread, Spans], pid: int, tid: int, at_ns: Array
     ) -> tuple[Array, Array]:
-        """The operation or phase of a thread at some instants; where it was in none, that of the
-        thread that trains, or loads, in its process.
+        """Return the operation or phase of a thread at some instants; where the thread was in none,
+        that of the thread that trains or loads in the same process.
 
         Args:
             group: ``OPERATION`` or ``PHASE``.
-            spans: Of that group, around that time.
-            at_ns: Instants. Shape (n,).
+            spans: Spans of the group around that time.
+            at_ns: Instants; shape (n,).
 
         Returns:
-            The numbers of the names, ``NONE`` where there is nothing, and whether each is of that
-            other thread.
+            The numbers of the names, ``NONE`` without a name; and True for each that was looked up
+                in that other thread.
         """
         owners = np.full(len(at_ns), NONE, dtype=np.int64)
         is_other = np.zeros(len(at_ns), dtype=bool)
@@ -192,7 +193,7 @@ class RecordedSpans:
         return np.where(owners == NONE, of_leading, owners), owners == NONE
 
     def reach(self, pid: int, tid: int) -> tuple[int, int]:
-        """From when to when a thread had phases."""
+        """Return the begin of a thread's first phase and the end of its last phase."""
         first_ns, last_ns = self._connection.execute(
             f"SELECT min(start_ns), max(start_ns + duration_ns) FROM {_NAMED} WHERE {self._where}"
             " AND pid = ? AND tid = ? AND s.kind = 'phase'",
@@ -202,7 +203,7 @@ class RecordedSpans:
 
 
 def _parts(pid: Array, tid: Array) -> Iterator[tuple[Thread, slice]]:
-    """The rows of each thread; they lie together."""
+    """Yield the rows of each thread, which are contiguous."""
     if not len(pid):
         return
     is_other = (np.diff(pid) != 0) | (np.diff(tid) != 0)
@@ -211,22 +212,23 @@ def _parts(pid: Array, tid: Array) -> Iterator[tuple[Thread, slice]]:
         yield (int(pid[first]), int(tid[first])), slice(first, end)
 
 
-# Numbers of voirkit's own stacks, and of those as py-spy is waited for, and as the run has just
-# ended: when these were is known exactly.
+# Numbers of voirkit's own stacks: in general, while it waits for py-spy, and just after the end of
+# the run. When the last two occurred is known exactly.
 OWN_STACK, ATTACHING, STOPPING = -1, -2, -3
 _NUMBERS_OF_OWN = {
     ("attach", "stacks/record_py_spy.py"): ATTACHING,
     ("stop", "stacks/record.py"): STOPPING,
 }
-# now, and in runs recorded before it moved
+# the file now, and in runs recorded before it moved
 _RUNS_SCRIPT = ("/voirkit/runner/script.py", "/voirkit/script.py")
 _COMMAND = "/voirkit/cli.py"
 
-OTHER = "other"  # of the training process: in a step, and in none of its phases
-# of loader workers, and of processes that are neither
+OTHER = "other"  # of the training process: in a step, but in no phase
+# phases of loader workers, and of other child processes
 FETCH, BETWEEN_FETCHES, CHILD = "fetch", "between fetches", "child"
-MAIN = ""  # the thread that trains, or loads
-UNNAMED = "(unnamed)"  # a library without names: each address would be a function of its own
+MAIN = ""  # the thread that trains or loads
+# all code without a name in its library; each address would be its own function
+UNNAMED = "(unnamed)"
 _IMPORTING = "<frozen importlib"
 _WORKER = "torch/utils/data/_utils/worker.py"
 _FETCH = "torch/utils/data/_utils/fetch.py"
@@ -240,27 +242,27 @@ Stack = tuple[int, ...]
 
 
 class Frame(NamedTuple):
-    """A function on a stack."""
+    """A stack frame."""
 
-    # with its class, if that is known (``Compose.__call__``); an address if the library has none
-    # for it
+    # function, with its class if known (``Compose.__call__``); an address if the library has no
+    # name for it
     name: str
-    file: str  # its source, or library
-    line: int = 0  # that was being executed; 0 if it is not known
+    file: str  # source file or library
+    line: int = 0  # line that was being executed; 0 if not known
 
     @property
     def function(self) -> str:
-        """The name without what it is inside of."""
+        """Name of the function, without its class or enclosing functions."""
         return self.name.rpartition(".")[2] if self.is_python else self.name
 
     @property
     def is_python(self) -> bool:
-        """True if it is a function of Python's."""
+        """True if the function is written in Python."""
         return self.file.endswith(".py") or self.file.startswith("<")
 
     @property
     def owner(self) -> str:
-        """The class, if it is a method of one."""
+        """Name of the class of a method; empty for other functions."""
         parts = self.name.split(".")
         if len(parts) > 1:
             return parts[-2] if parts[-2] != "<locals>" else ""
@@ -268,12 +270,12 @@ class Frame(NamedTuple):
 
     @property
     def is_unnamed(self) -> bool:
-        """True if its library has no name for it."""
+        """True if the library has no name for the function."""
         return _ADDRESS.fullmatch(self.name) is not None
 
 
 def parse_frame(text: str) -> Frame:
-    """The frame that ``function (file:12)`` names."""
+    """Parse a frame from the form ``function (file:12)``."""
     if not text.endswith(")"):
         return Frame(text, "")
     name, place = split_place(text)
@@ -282,8 +284,8 @@ def parse_frame(text: str) -> Frame:
 
 
 def split_place(text: str) -> tuple[str, str]:
-    """(symbol, file) from ``symbol (file)``. Both may hold blanks and parentheses: ``(/memfd:x
-    (deleted))``."""
+    """Split ``symbol (file)`` into (symbol, file). Both may contain blanks and parentheses, such as
+    ``(/memfd:x (deleted))``."""
     depth = 0
     for i in range(len(text) - 1, -1, -1):
         depth += (text[i] == ")") - (text[i] == "(")
@@ -297,7 +299,8 @@ def split_place(text: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=10_000)
 def _class_around(path: str, line: int) -> str:
-    """The innermost class around a line of a source; empty if there is none, or no source."""
+    """Return the innermost class around a line of a source file; empty if there is no class or no
+    source."""
     for first, last, name in reversed(_classes(path)):
         if first <= line <= last:
             return name
@@ -317,14 +320,15 @@ def _classes(path: str) -> list[tuple[int, int, str]]:
 
 @dataclass
 class Stacks:
-    """Frames and stacks by number."""
+    """Frames and stacks, with the number of each."""
 
     frames: dict[Frame, int] = field(default_factory=dict)
     stacks: dict[Stack, int] = field(default_factory=dict)
     _by_number: list[Sequence[Frame]] = field(default_factory=list)
 
     def number(self, frames: Sequence[Frame]) -> int:
-        """The number of a stack, without what runs the script; its frames from the outermost."""
+        """Return the number of a stack, without the frames that run the script. ``frames`` begin
+        with the outermost."""
         of_script = program_frames(frames)
         if of_script is None:
             return _number_of_own(frames)
@@ -336,12 +340,12 @@ class Stacks:
         return number
 
     def frames_of(self, number: int) -> Sequence[Frame]:
-        """The frames of a stack."""
+        """Return the frames of a stack by its number; none for voirkit's own stacks."""
         return self._by_number[number] if number > OWN_STACK else ()
 
 
 def _number_of_own(frames: Sequence[Frame]) -> int:
-    """The number of a stack of voirkit's own."""
+    """Return the number for a stack of voirkit's own."""
     for name, file, _ in frames:
         function = name.rpartition(".")[2]
         number = _NUMBERS_OF_OWN.get((function, _end_of_path(file)))
@@ -351,13 +355,13 @@ def _number_of_own(frames: Sequence[Frame]) -> int:
 
 
 def _end_of_path(file: str) -> str:
-    """The last two parts of a path."""
+    """Return the last two parts of a path."""
     return "/".join(file.rsplit("/", 2)[-2:])
 
 
 def program_frames(frames: Sequence[Frame]) -> Sequence[Frame] | None:
-    """A stack without what runs the script, or, of a worker that was forked, what its parent was
-    doing; None of voirkit's own work."""
+    """Return a stack without the outer frames that run the script, or, in a forked worker, without
+    the frames of its parent; None if the stack is voirkit's own work."""
     for i in range(len(frames) - 1, -1, -1):
         name, file, _ = frames[i]
         if file.endswith(_WORKER) and name == "_worker_loop":
@@ -370,26 +374,26 @@ def program_frames(frames: Sequence[Frame]) -> Sequence[Frame] | None:
 
 
 def _without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """A stack without the import system's functions between a module and what imports it, as
-    Python's own tracebacks are."""
+    """Drop the frames of the import system between a module and the code that imports it, as
+    Python's own tracebacks do."""
     last = len(frames)
     while last and frames[last - 1].file.startswith(_IMPORTING):
-        last -= 1  # it is at work itself
+        last -= 1  # the import system itself is at work here
     outer = [frame for frame in frames[:last] if not frame.file.startswith(_IMPORTING)]
     return [*outer, *frames[last:]]
 
 
 @lru_cache(maxsize=100_000)
 def _kept_frame(frame: Frame) -> Frame:
-    """A frame as it is kept: a line of the program's own functions alone."""
+    """Return a frame as it is stored: only functions of the program keep their line."""
     if frame.is_unnamed:
         return Frame(UNNAMED, frame.file)
     return frame if is_program(frame.file) else Frame(frame.name, frame.file)
 
 
 def worker_phase(frames: Sequence[Frame]) -> str | None:
-    """The phase of a loader worker, by its stack without what is around it; None if it is of
-    none."""
+    """Return the phase of a loader worker from its stack, as ``program_frames`` returns it; None if
+    the stack is not that of a worker."""
     if not frames or not frames[0].file.endswith(_WORKER):
         return None
     is_fetching = any(frame.file.endswith(_FETCH) for frame in frames)
@@ -397,13 +401,13 @@ def worker_phase(frames: Sequence[Frame]) -> str | None:
 
 
 def phase_by_frames(frames: Sequence[Frame]) -> str:
-    """The phase that torch's own functions on a stack show; empty if they show none."""
+    """Return the phase that torch's own functions on a stack show; empty if they show none."""
     return dict(operation_and_phase(frames, ())).get(PHASE, "")
 
 
 def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) -> list[Name]:
-    """The operation and the phase that a stack is in, the innermost of each. ``frames``: from the
-    outermost; ``operations``: the names of those that the run's loaders have."""
+    """Return the innermost operation and the innermost phase of a stack. ``frames`` begin with the
+    outermost; ``operations`` are the names of the operations in the run's loaders."""
     operation = ""
     phase = ""
     outer_phase = ""
@@ -415,7 +419,7 @@ def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) ->
             is_fetching = True
         inner = _operation(frame, operations, is_fetching) if operations else ""
         if inner and frame.function == "forward":
-            phase = outer_phase  # a transform that is a module: to call it is not a forward pass
+            phase = outer_phase  # a transform that is a module; no forward pass
         operation = inner or operation
         if not frame.file.endswith(_MODULE_CALL):
             outer_phase = phase
@@ -444,21 +448,22 @@ def _operation(frame: Frame, operations: Collection[str], is_fetching: bool) -> 
 
 @lru_cache(maxsize=10_000)
 def is_program(file: str) -> bool:
-    """True if a source is the program's own: of no installed package, and not Python's."""
+    """True if a source file belongs to the program, rather than to an installed package or
+    Python."""
     return file.endswith((".py", os.sep)) and file_owner(file) is Owner.PROGRAM
 
 
 @lru_cache(maxsize=100_000)
 def label(frame: Frame, with_line: bool = True) -> str:
-    """The name of a frame in a graph: its function, the end of its file's path, and the line, of
-    the program's own."""
+    """Return the name of a frame in a graph: its function, the end of its file's path and, for the
+    program's own code, the line."""
     name, file, line = frame
     return f"{name} ({place(file, line if with_line else 0)})" if file else name
 
 
 def place(file: str, line: int) -> str:
-    """A place in the sources: ``package/file.py:12``; of a file that is in no package, the last two
-    parts of its path."""
+    """Return a place in the sources: ``package/file.py:12``. For a file in no package, the path has
+    only its last two parts."""
     match = _PACKAGES.match(file)
     short = file[match.end() :] if match else _end_of_path(file)
     return f"{short}:{line}" if line else short

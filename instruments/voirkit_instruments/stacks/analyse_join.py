@@ -1,10 +1,11 @@
-"""Stacks joined, by time and thread, with the phases of a rank: how often each was seen in which
-phase, of which process and thread.
+"""Stacks joined, by time and thread, with the phases of a rank: how often each stack was seen in
+which phase, process and thread.
 
-py-spy writes no time of the day, and none of the machine's clock. Its clock begins between its
-start and when it prints that it samples, some 17 ms later. That voirkit no longer waits for it, and
-that the run has ended, is seen not before it is so. Within these the moment is chosen at which the
-phases in the trace and those that torch's functions on the stacks show agree best.
+py-spy writes neither the time of day nor the machine's clock. Its clock starts between its own
+start and its message that it samples, some 17 ms later. Two more bounds come from the stacks: that
+voirkit no longer waits for py-spy, and that the run has ended, cannot be seen before it happens.
+Within these bounds, the start is chosen for which the phases in the trace agree best with the
+phases that torch's functions on the stacks show.
 """
 
 from __future__ import annotations
@@ -37,38 +38,40 @@ from voirkit_instruments.stacks.analyse_frames import (
 )
 from voirkit_instruments.stacks.analyse_samples import Thread
 
-# That the trace and the stacks show, each for itself.
+# Phases that the trace and the stacks show independently.
 _PHASES_OF_BOTH = ("wait", *COMPUTE)
 _STEP_NS = 250_000
 _TRIES = 2000
-_STARTS_NS = 1_500_000  # where nothing keeps it from a processor
+_STARTS_NS = 1_500_000  # how long py-spy's clock takes to start if a processor is free
 _OWN_THREADS = "voirkit-"
 
 SpansByThread = Mapping[tuple[int, int], Spans]
-# (from, to, stack) of a thread, in microseconds of py-spy's clock
+# stretches in which a thread had the same stack: (from, to, stack), in microseconds of py-spy's
+# clock
 Runs = Sequence[tuple[int, int, int]]
 
 
 class Clock(NamedTuple):
-    """The place of py-spy's clock on the run's."""
+    """Position of py-spy's clock on the run's clock."""
 
-    zero_ns: int  # its beginning
-    within_ns: int  # what it may be off by
-    compared: int = 0  # how many stacks were compared: those that show a phase, or were seen in one
-    same: int = 0  # how many show the one that they were seen in
+    zero_ns: int  # when py-spy's clock started
+    within_ns: int  # possible error
+    # number of stacks that were compared: those that show a phase, or were seen in one
+    compared: int = 0
+    same: int = 0  # number of these that show the phase in which they were seen
 
 
 def clock_bounds(
     runs: Runs, attached_ns: int, ended_ns: int, began_ns: int, ready_ns: int
 ) -> tuple[int, int]:
-    """The earliest and the latest moment at which its clock began.
+    """Return the earliest and the latest moment at which py-spy's clock may have started.
 
     Args:
-        runs: Of the main thread.
-        attached_ns: When voirkit waited for it no longer.
+        runs: The stretches of the main thread.
+        attached_ns: When voirkit stopped waiting for py-spy.
         ended_ns: When the run ended.
-        began_ns: When it was started.
-        ready_ns: When it printed that it samples.
+        began_ns: When py-spy was started.
+        ready_ns: When py-spy printed that it samples.
     """
     least = [began_ns]
     attaching = [end_us for _, end_us, stack in runs if stack == ATTACHING]
@@ -88,14 +91,14 @@ def find_clock(
     began_ns: int,
     ready_ns: int,
 ) -> Clock:
-    """Find its beginning.
+    """Find when py-spy's clock started.
 
     Args:
-        runs: Of the thread that trains.
+        runs: The stretches of the training thread.
         spans: The phases of that thread.
-        names: Of operations and phases, by number.
-        began_ns: Its clock did not begin before.
-        ready_ns: Nor after this.
+        names: The names of operations and phases, by number.
+        began_ns: The earliest moment at which the clock may have started.
+        ready_ns: The latest such moment.
     """
     widest = max(ready_ns - began_ns, 0)
     unaligned = Clock(began_ns + min(_STARTS_NS, widest), widest)
@@ -103,7 +106,8 @@ def find_clock(
         return unaligned
     codes = {name: code for code, (_, name) in enumerate(names) if name in _PHASES_OF_BOTH}
     by_stack = {number: _code_by_frames(number, stacks, codes) for _, _, number in runs}
-    # The beginning of each run was seen then; of what lies between it is not written when it was.
+    # Only the start of each stretch is known to be the time of a sample; the times of the samples
+    # inside it are not written.
     start_ns = np.array([start_us for start_us, _, _ in runs], dtype=np.int64) * 1000
     by_frames = np.array([by_stack[number] for _, _, number in runs], dtype=np.int64)
     comparable = np.array(sorted(codes.values()), dtype=np.int64)
@@ -117,21 +121,22 @@ def find_clock(
     shares = np.array(same) / np.maximum(compared, 1)
     best = np.flatnonzero(shares == shares.max())
     middle = int(best[len(best) // 2])
-    if not same[middle]:  # no stack shows a phase that there was
+    if not same[middle]:  # no stack shows the phase that was recorded at its time
         return unaligned
     within_ns = int(tries[best[-1]] - tries[best[0]]) + _STEP_NS
     return Clock(int(tries[middle]), within_ns, compared[middle], same[middle])
 
 
 def _code_by_frames(stack: int, stacks: Stacks, codes: Mapping[str, int]) -> int:
-    """The number of the phase that torch's functions on a stack show; ``NONE`` if there is none."""
+    """Return the number of the phase that torch's functions on a stack show; ``NONE`` if they show
+    none."""
     if stack <= OWN_STACK:
         return NONE
     return codes.get(phase_by_frames(stacks.frames_of(stack)), NONE)
 
 
 class Row(NamedTuple):
-    """A key of the counts: a stack, in a phase of a thread of a process."""
+    """Key of a count: a stack in a phase, thread and process."""
 
     phase: str
     process: str
@@ -143,14 +148,14 @@ class StackCounts:
     """Counts of stacks; they can be added to those of other ranks.
 
     Args:
-        period_ns: From one sample to the next.
-        workers: Of loader processes: which worker.
-        within_ns: Samples of the training process outside of this are voirkit's own.
-        steps: Of that process.
+        period_ns: Time from one sample to the next.
+        workers: The number of each loader worker, by pid.
+        within_ns: Samples of the training process outside this time are voirkit's own.
+        steps: The steps of the training process.
 
     Attributes:
-        own: Samples that saw voirkit's own work.
-        late: Samples that did not come in time.
+        own: Number of samples that saw voirkit's own work.
+        late: Number of samples that were not taken in time.
     """
 
     def __init__(
@@ -172,11 +177,11 @@ class StackCounts:
         self._steps = steps
         self._phase_of_stack: dict[int, str] = {}
         self.counts: Counter[Row] = Counter()
-        # by process what it is called, with the number of its samples
+        # by process: its name, with the number of its samples
         self.processes: dict[int, Counter[str]] = {}
         self.own = 0
         self.late = 0
-        self.clocks: list[Clock] = []  # of py-spy, for each file
+        self.clocks: list[Clock] = []  # the position of py-spy's clock for each of its files
 
     def add_chunk(
         self,
@@ -187,13 +192,14 @@ class StackCounts:
         until_ns: int | None,
         last_seen: Mapping[int, int],
     ) -> None:
-        """Count what one file of py-spy's holds.
+        """Count the stacks in one file of py-spy.
 
         Args:
-            began_ns: When py-spy was started; its clock begins from here to ``ready_ns``.
-            ready_ns: When it printed that it samples.
-            until_ns: Until then the process executed what py-spy looked at; None if it always did.
-            last_seen: By thread, when it existed last.
+            began_ns: When py-spy was started; its clock starts between this and ``ready_ns``.
+            ready_ns: When py-spy printed that it samples.
+            until_ns: Until when the process executed the program that py-spy looked at; None if it
+                always did.
+            last_seen: When each thread was last seen to exist.
         """
         until_us = max((run[1] for thread in threads for run in thread.runs), default=0)
         spans = self._recorded.between(began_ns, ready_ns + until_us * 1000)[PHASE]
@@ -205,7 +211,7 @@ class StackCounts:
             end_us = until_us
             existed_ns = last_seen.get(thread.tid, last_ns)
             if existed_ns < last_ns:
-                # To the end of the file a thread that has ended keeps its last stack.
+                # A thread that has ended keeps its last stack to the end of the file.
                 end_us = min((existed_ns - clock.zero_ns) // 1000, until_us)
             runs = [
                 (start, min(end, max(end_us, start + 1)), stack)
@@ -245,8 +251,8 @@ class StackCounts:
         return clock
 
     def _samples_of(self, runs: Runs) -> tuple[Array, Array, Array]:
-        """(time in microseconds, stack, whether it is the first of its run) of the samples of a
-        thread, one each period."""
+        """Return (time in microseconds, stack, True if it is the first of its run) of a thread's
+        samples, one per period."""
         start_us, end_us, stack = np.array(runs, dtype=np.int64).T
         periods = np.round((end_us - start_us) * 1000 / self._period_ns)
         n = np.maximum(periods, 1).astype(np.int64)
@@ -255,8 +261,8 @@ class StackCounts:
         return at_us, np.repeat(stack, n), nth == 0
 
     def add_samples(self, pid: int, threads: Mapping[int, tuple[str, Array, Array]]) -> None:
-        """Count what the sampler saw: by thread its name, the times of samples in nanoseconds, and
-        the stacks that they saw."""
+        """Count the samples of the sampler in the program. ``threads`` holds the name of each
+        thread, the times of its samples in nanoseconds, and the stacks that they saw."""
         times = [at_ns for _, at_ns, _ in threads.values() if len(at_ns)]
         if not times:
             return
@@ -267,8 +273,8 @@ class StackCounts:
             self.add(pid, tid, name, at_ns, stacks, spans)
 
     def add_without_times(self, pid: int, stacks: Iterable[tuple[int, str, int, int]]) -> None:
-        """Count (thread, its name, stack, how often), without times: torch's own functions show the
-        phase."""
+        """Count stacks without times, given as (thread, its name, stack, number of samples). The
+        phase is the one that torch's own functions on the stack show."""
         process = self._process_name(pid)
         for tid, name, stack, n in stacks:
             if stack <= OWN_STACK or name.startswith(_OWN_THREADS):
@@ -295,12 +301,13 @@ class StackCounts:
         """Count samples of a thread.
 
         Args:
-            at_ns: When they were taken, on the run's clock. Shape (n,).
-            stacks: What they saw. Shape (n,).
+            at_ns: When the samples were taken, on the run's clock; shape (n,).
+            stacks: The stacks that they saw; shape (n,).
             spans: The phases around that time.
-            certain: Which samples are known to have been; at the others nothing new was seen, if
-                py-spy sampled. A stack that shows another phase than the clock is of a sample that
-                was late, and was not taken. All, if left out.
+            certain: True for samples that were certainly taken; all, if left out. Of the others it
+                is only known that py-spy saw nothing new if it sampled. If the stack of such a
+                sample shows another phase than the clock, the sample was late and counts as not
+                taken.
         """
         is_own = stacks <= OWN_STACK
         if pid == self._pid:
@@ -322,7 +329,7 @@ class StackCounts:
                 self._count(Row(phase, process, thread, stack), pid, n)
 
     def _is_late(self, phase: str, stack: int) -> bool:
-        """True if a stack shows another phase than the one that it was seen in by the clock."""
+        """True if a stack shows another phase than the phase that was recorded at its time."""
         if phase not in _PHASES_OF_BOTH:
             return False
         if stack not in self._phase_of_stack:
@@ -347,7 +354,7 @@ class StackCounts:
     def _phases(
         self, pid: int, tid: int, at_ns: Array, stacks: Array, spans: SpansByThread
     ) -> list[str]:
-        """The phase of each sample."""
+        """Return the phase of each sample."""
         leading = self._recorded.leading[PHASE].get(pid)
         if pid == self._pid and leading is None:
             return [OUTSIDE] * len(stacks)
@@ -367,8 +374,8 @@ class StackCounts:
         return [phases[stack] for stack in stacks]
 
     def _parts_of_run(self, pid: int, leading: int, at_ns: Array) -> list[str]:
-        """The part of the run at each instant: an evaluation, ``OTHER`` in a step of training, or
-        what is outside of them."""
+        """Return the part of the run at each instant: an evaluation, ``OTHER`` in a training step,
+        or the name of the time outside of both."""
         tables = [table for table in (self._steps.train, self._steps.evaluation) if len(table)]
         if pid != self._pid or not tables:
             first_ns, last_ns = self._recorded.reach(pid, leading)
@@ -385,12 +392,12 @@ class StackCounts:
 
 
 def _phase(recorded: str, part: str) -> str:
-    """The phase that was recorded, or the part of the run that a stack lies in: an evaluation's
-    forward and wait are not told apart.
+    """Return the recorded phase, or, without one, the part of the run. Forward and wait in an
+    evaluation are not distinguished.
 
     Args:
-        recorded: Empty for none.
-        part: As ``StackCounts._parts_of_run`` gives it.
+        recorded: The recorded phase; empty without one.
+        part: The part of the run, from ``StackCounts._parts_of_run``.
     """
     if part == EVALUATION:
         return recorded if recorded in ASIDE else part

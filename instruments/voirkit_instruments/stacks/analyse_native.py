@@ -1,7 +1,7 @@
 """``native.json``: the C functions and libraries that each loader operation and each phase of
 training used (docs/flame.md).
 
-Also of runs that were killed, if what their profiler recorded can be read here.
+It is also made for runs that were killed, if the profiler's file can be read on this machine.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 OTHER_PROCESSES = "other processes"
-TIME = "cpu-clock"  # the event whose numbers are nanoseconds
-_BY_PREFERENCE = ("cycles", TIME)  # what shares are shares of
-_SHORT = 3  # functions of an operation that the summary names
+TIME = "cpu-clock"  # the event that is counted in nanoseconds
+_BY_PREFERENCE = ("cycles", TIME)  # events that shares are computed from, the preferred first
+_SHORT = 3  # most functions of an operation that the summary names
 
 
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``native`` of a summary, with ``native.json`` made or brought up to date; see
+    """Return ``native`` of a summary, and make or update ``native.json``; see
     ``voirkit.instrument.Instrument``."""
     run = runs[0]
     all_counts = []
@@ -59,7 +59,7 @@ def summarise(
     if not all_counts:
         return None
     document = figures(all_counts)
-    if rank_and_world_size()[0] == 0:  # the first rank writes what there is one of
+    if rank_and_world_size()[0] == 0:  # only rank 0 writes the run's file
         try:
             write_json(os.path.join(run.path, NATIVE_FILE), document)
         except OSError as exc:
@@ -83,14 +83,15 @@ def _count(
 
 
 def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
-    """Join what perf, or py-spy, recorded of a process and those that it started with what the run
-    recorded of them.
+    """Join the samples that perf or py-spy took of a process and its descendants with the run's
+    records.
 
     Args:
-        record: Of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``, ``ended_ns``.
+        record: The record of the profiler: ``tool``, ``rank``, ``host``, ``began_ns``,
+            ``ended_ns``.
 
     Raises:
-        OSError: perf is not there, or cannot read the file.
+        OSError: perf is not installed, or cannot read the file.
     """
     document: dict[str, Any] = {"schema": SCHEMA}
     for key in ("tool", "version", "frequency_hz", "rank", "host"):
@@ -116,9 +117,11 @@ def count(run: Run, record: Mapping[str, Any], data: str) -> dict[str, Any]:
 
 
 class SampleCounts:
-    """Counts by row (an operation, a phase, elsewhere, other processes), code, thread (its own or
-    another of its process) and event. What comes out can be added to that of other ranks and read
-    without perf."""
+    """Counts of samples by row, code, thread and event.
+
+    A row is an operation, a phase, elsewhere, or other processes. The thread is the row's own or
+    another of its process. The counts can be added to those of other ranks, and read without perf.
+    """
 
     def __init__(self, recorded: RecordedSpans, reader: PerfReader, began_ns: int) -> None:
         n_names = len(recorded.names)
@@ -126,7 +129,7 @@ class SampleCounts:
         self._reader = reader
         self._until_ns = began_ns
         self._rows = [*recorded.names, (ELSEWHERE, ""), (OTHER_PROCESSES, "")]
-        # (row, code, of another thread, event): [samples, of the event]
+        # (row, code, 1 if of another thread, event): [samples, amount of the event]
         self._counts: dict[tuple[int, int, int, int], list[int]] = {}
         self._elapsed_ns = np.zeros(n_names, dtype=np.int64)
         self._starts = np.zeros(n_names, dtype=np.int64)
@@ -135,7 +138,7 @@ class SampleCounts:
         """Count all samples.
 
         Args:
-            batches: Of samples, in the order of time.
+            batches: Batches of samples, ordered by time.
             ended_ns: When sampling ended; None if only the last sample shows it.
         """
         for batch in batches:
@@ -171,7 +174,7 @@ class SampleCounts:
         self._measure(spans, end_ns)
 
     def _count(self, batch: Batch, row: Array, is_other: Array, mask: Array) -> None:
-        """Count the samples of a mask."""
+        """Count the samples that a mask selects."""
         if not mask.any():
             return
         columns = [row[mask], batch.code[mask], is_other[mask], batch.event[mask]]
@@ -186,7 +189,7 @@ class SampleCounts:
             counts[1] += weight
 
     def _measure(self, spans: Any, until_ns: int) -> None:
-        """Add how long operations and phases lasted since the last time."""
+        """Add the durations of operations and phases since the last call."""
         n_names = len(self._starts)
         for by_thread in spans.values():
             for of_thread in by_thread.values():
@@ -195,8 +198,8 @@ class SampleCounts:
         self._until_ns = until_ns
 
     def document(self) -> list[dict[str, Any]]:
-        """The rows as JSON holds them: ``group``, ``name``, ``elapsed_ns``, ``n``, and ``code``:
-        one entry for each function and thread."""
+        """Return the rows as JSON data: ``group``, ``name``, ``elapsed_ns``, ``n``, and ``code``
+        with an entry for each function and kind of thread."""
         codes, events = list(self._reader.codes), list(self._reader.events)
         by_row: dict[int, dict[tuple[int, int], dict[str, list[int]]]] = {}
         for (row, code, is_other, event), counts in self._counts.items():
@@ -220,7 +223,7 @@ class SampleCounts:
 
 
 def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``native.json`` from the counts of one or more ranks."""
+    """Return the contents of ``native.json`` from the counts of one or more ranks."""
     events = sorted({event for counts in ranks for event in counts["events"]})
     event = _event_of_shares(events)
     parts: dict[Name, list[Mapping[str, Any]]] = {}
@@ -254,7 +257,7 @@ def figures(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _event_of_shares(events: Sequence[str]) -> str:
-    """The event that shares are shares of."""
+    """Return the event that shares are computed from."""
     for event in _BY_PREFERENCE:
         if event in events:
             return event
@@ -262,7 +265,7 @@ def _event_of_shares(events: Sequence[str]) -> str:
 
 
 def _rows_of_group(rows: Mapping[Name, dict[str, Any]], group: str) -> dict[str, dict[str, Any]]:
-    """The operations, or the phases, those with the most samples first."""
+    """Return the operations or the phases, with the most samples first."""
     of_group = [
         (name, row) for (row_group, name), row in sorted(rows.items()) if row_group == group
     ]
@@ -271,7 +274,7 @@ def _rows_of_group(rows: Mapping[Name, dict[str, Any]], group: str) -> dict[str,
 
 
 def _common_functions(functions: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The functions that several operations use, with their operations."""
+    """Return the functions that several operations use, with these operations."""
     users: dict[str, list[str]] = {}
     for operation, keys in functions.items():
         for key in keys:
@@ -283,7 +286,7 @@ _Entries = list[Mapping[str, Any]]
 
 
 def _row(parts: Sequence[Mapping[str, Any]], event: str, is_timed: bool) -> dict[str, Any]:
-    """The row of an operation or phase from those of all ranks."""
+    """Combine the rows of an operation or phase from all ranks."""
     entries = [entry for part in parts for entry in part["code"]]
     of_own_threads = [entry for entry in entries if not entry["other_threads"]]
     of_other_threads = [entry for entry in entries if entry["other_threads"]]
@@ -331,7 +334,7 @@ def _function_key(entry: Mapping[str, Any]) -> str:
 
 
 def _by_amount(groups: Mapping[str, _Entries], event: str) -> list[tuple[str, _Entries]]:
-    """The groups with the most of an event first."""
+    """Return the groups, with the largest amount of an event first."""
     return sorted(groups.items(), key=lambda item: (-_amount(item[1], event), item[0]))
 
 
@@ -345,7 +348,8 @@ def _function_amounts(entries: _Entries, event: str, is_timed: bool) -> dict[str
 
 
 def _times(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """``n``, how often a phase or an operation began, and ``elapsed_s``, how long it lasted."""
+    """Return ``n``, how often a phase or operation began, and ``elapsed_s``, how long it lasted in
+    all."""
     elapsed_ns = [part["elapsed_ns"] for part in parts if part["elapsed_ns"] is not None]
     if not elapsed_ns:
         return {"n": None, "elapsed_s": None}
@@ -362,7 +366,8 @@ def _samples(entries: Iterable[Mapping[str, Any]], event: str) -> int:
 
 
 def _amounts(entries: Sequence[Mapping[str, Any]], is_timed: bool) -> dict[str, Any]:
-    """``on_cpu_s``, and the numbers of hardware counters, each function's own."""
+    """Return ``on_cpu_s`` and the hardware counters, of the functions themselves without their
+    callees."""
     counters = {event for entry in entries for event in entry["events"]} - {TIME, EVENT, ""}
     amounts: dict[str, Any] = {"on_cpu_s": _amount(entries, TIME) / 1e9 if is_timed else None}
     if counters:
@@ -373,7 +378,7 @@ def _amounts(entries: Sequence[Mapping[str, Any]], is_timed: bool) -> dict[str, 
 
 
 def _shortened(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``native`` part of a summary: ``native.json`` with the largest functions only."""
+    """Return the ``native`` part of a summary: ``native.json`` with only the largest functions."""
     keys = ("tool", "event", "frequency_hz", "kernel_seen", "samples", "lost")
     short: dict[str, Any] = {key: document[key] for key in keys}
     for group in ("operations", "phases"):

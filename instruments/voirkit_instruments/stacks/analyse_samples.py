@@ -1,8 +1,8 @@
-"""Reads what perf, py-spy and the sampler in the program wrote. Checked with perf 6.1 and py-spy
-0.4.3.
+"""Readers for the output of perf, py-spy and the sampler in the program. Checked with perf 6.1 and
+py-spy 0.4.3.
 
-A line of ``perf script`` is a sample; they come in batches, so that memory does not grow with the
-recording::
+Each line of ``perf script`` is a sample. The samples are read in batches, so that memory does not
+grow with the recording::
 
     9471/9471    650.598076006:   2004008 cpu-clock:    7fb78a9eb289 deflate (/lib/libz.so.1.2)
 """
@@ -31,7 +31,7 @@ from voirkit_instruments.stacks.analyse_frames import (
     split_place,
 )
 
-BATCH = 100_000  # samples; some 3 MB
+BATCH = 100_000  # samples in a batch; some 3 MB
 _FIELDS = "pid,tid,time,event,period,ip,sym,dso"
 
 _SAMPLE = re.compile(
@@ -40,37 +40,38 @@ _SAMPLE = re.compile(
 )
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost\s+(\d+)")
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
-# A bare address where a name should be. C functions may be called `add` or `deadbeef`.
+# A bare address instead of a name. C functions may be called `add` or `deadbeef`.
 _ADDRESS = re.compile(r"0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,16}")
 _GENERATED = re.compile(r"/tmp/perf-\d+\.map$|//anon$|/memfd:")
 _KERNEL = 1 << 63  # addresses from here on are the kernel's, on x86-64 and 64-bit ARM
 
 UNKNOWN = "?"
-# machine code that the program generated, as oneDNN and python's own names for perf do
+# machine code that the program generated, as oneDNN and Python's support for perf do
 JIT = "[jit]"
 
 
 class Sample(NamedTuple):
-    """One sample."""
+    """One sample of perf."""
 
     pid: int
     tid: int
     time_ns: int  # on the clock that perf was told to use
-    # what was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line does not
-    # say
+    # the event that was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line
+    # has none
     event: str
-    # how much of it this sample stands for: nanoseconds of ``cpu-clock``, numbers of all else; 1 if
-    # the line does not say
+    # how much of the event this sample stands for: nanoseconds for ``cpu-clock``, counts for other
+    # events; 1 if the line does not say
     period: int
     user_only: bool  # True if the kernel was left out (``cpu-clock:u``)
     function: str | None  # the function's name, demangled; None if the library has no name for it
-    # the file's name without its folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not known
+    # the name of its file without the folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not
+    # known
     library: str
     kernel: bool  # True if the kernel was running
 
 
 def parse_sample(line: str) -> Sample | None:
-    """The sample that a line holds, or None."""
+    """Parse the sample in a line; None if the line has none."""
     match = _SAMPLE.fullmatch(line)
     if match is None:
         return None
@@ -87,7 +88,7 @@ def parse_sample(line: str) -> Sample | None:
 
 
 def lost_samples(line: str) -> int:
-    """The number of samples that a line says were lost; 0 if it says nothing of that."""
+    """Return the number of lost samples that a line reports; 0 if it reports none."""
     match = _LOST.search(line)
     return int(match[1]) if match else 0
 
@@ -112,7 +113,7 @@ def _library(dso: str) -> str:
 
 
 def _event(text: str) -> tuple[str, bool]:
-    """(name, True if the kernel was left out) of ``cpu-clock:u``, ``cycles:ppp``,
+    """Return (name, True if the kernel was left out) of an event: ``cpu-clock:u``, ``cycles:ppp``,
     ``cpu_core/cycles/u``."""
     if "/" in text:
         _, name, modifiers = [*text.split("/"), "", ""][:3]
@@ -122,37 +123,37 @@ def _event(text: str) -> tuple[str, bool]:
 
 
 class Code(NamedTuple):
-    """The code that a sample was found in."""
+    """The function and library in which a sample was taken."""
 
-    function: str | None  # its name; None if the library has none for it
+    function: str | None  # the function's name; None if the library has none for it
     library: str  # the file's name
-    kernel: bool  # True if it is the kernel's
+    kernel: bool  # True for code of the kernel
 
 
 class Batch(NamedTuple):
-    """Samples; arrays of shape (n,), in the order in which they were taken."""
+    """A batch of samples in the order in which they were taken; arrays of shape (n,)."""
 
     time_ns: Array
     pid: Array
     tid: Array
     code: Array  # index into ``PerfReader.codes``
     event: Array  # index into ``PerfReader.events``
-    period: Array  # how much of the event each stands for
+    period: Array  # how much of the event each sample stands for
 
 
 @dataclass
 class PerfReader:
-    """Reads lines of ``perf script``, and holds what it learns from them."""
+    """Reader of lines of ``perf script``, with the codes, events and totals that it has found."""
 
     codes: dict[Code, int] = field(default_factory=dict)
-    events: dict[str, int] = field(default_factory=dict)  # names by number
+    events: dict[str, int] = field(default_factory=dict)  # number of each event, by name
     samples: int = 0
-    lost: int = 0  # how many perf says that it lost
-    unread: int = 0  # lines that are none of a sample, and not of a loss
+    lost: int = 0  # number of samples that perf reports as lost
+    unread: int = 0  # lines that hold neither a sample nor a report of lost samples
     user_only: bool = False  # True if the kernel was left out
 
     def batches(self, lines: Iterable[str], size: int = BATCH) -> Iterator[Batch]:
-        """Batches of at most so many samples."""
+        """Yield batches of at most ``size`` samples."""
         rows: list[tuple[int, int, int, int, int, int]] = []
         for line in lines:
             sample = parse_sample(line)
@@ -179,9 +180,11 @@ class PerfReader:
 
 
 def perf_script(data: str) -> Iterator[str]:
-    """The lines that perf prints of what it has recorded: the perf of this machine, whatever a run
-    says of it. Raises OSError: it cannot be run, or cannot read the file; the text is what it
-    printed."""
+    """Yield the lines that ``perf script`` prints for a recording.
+
+    The perf of this machine is used, whatever the run's record says. Raises OSError: perf cannot be
+    run, or cannot read the file; the message is what perf printed.
+    """
     command = [
         "perf",
         "script",
@@ -194,7 +197,8 @@ def perf_script(data: str) -> Iterator[str]:
         "--fields",
         _FIELDS,
     ]
-    # Neither the user's settings nor a server of symbols: what a file does not say stays unknown.
+    # Use neither the user's settings nor a symbol server: names that are not in the files stay
+    # unknown.
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_CONFIG": os.devnull, "PAGER": "cat"}
     environment.pop("DEBUGINFOD_URLS", None)
     with (
@@ -219,7 +223,7 @@ def perf_script(data: str) -> Iterator[str]:
         raise OSError(f"perf script ended with {code}: {reason}")
 
 
-EVENT = "stacks"  # of counts without times
+EVENT = "stacks"  # name of the event for counts without times
 _THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?")
 
 
@@ -227,22 +231,22 @@ _THREAD = re.compile(r"thread \((?P<tid>\d+|0x[0-9A-Fa-f]+)\)(?:: (?P<name>.*))?
 class Thread:
     """The stacks of one thread."""
 
-    tid: int  # its native id
-    name: str  # as Python calls it
+    tid: int  # native id of the thread
+    name: str  # name that Python gives it
     # (from, to, number of the stack), in microseconds of py-spy's clock, ascending
     runs: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
-    """The threads in a file of ``py-spy record --format chrometrace --threads --idle``.
+    """Read the threads from a file of ``py-spy record --format chrometrace --threads --idle``.
 
-    An event says that a frame began or ended between two samples; what lies between the events of a
-    thread is its stack. A thread that has ended keeps its last stack to the end of the file: when
-    it existed last has been noted beside it.
+    An event says that a frame began or ended between two samples; the frames open between two
+    events of a thread are its stack. A thread that has ended keeps its last stack to the end of the
+    file; its last sighting is noted separately.
 
     Raises:
-        OSError: It cannot be read.
-        ValueError: It is not what py-spy writes.
+        OSError: The file cannot be read.
+        ValueError: The file is not in py-spy's format.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         events = json.load(file)
@@ -259,7 +263,7 @@ def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
             tid = int(root["tid"], 0)
             name = root["name"] or ""
             thread = threads.setdefault(tid, Thread(tid, name))
-            thread.name = thread.name or name  # it may come late
+            thread.name = thread.name or name  # the name may come late
             number = stacks.number(frames[1:])
             if thread.runs and thread.runs[-1][1:] == (start_us, number):
                 start_us, _, _ = thread.runs.pop()
@@ -268,7 +272,7 @@ def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
 
 
 def _between(edges: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, list[Frame]]]:
-    """(from, to, frames) of each stack; frames from the outermost."""
+    """Yield (from, to, frames) of each stack; frames begin with the outermost."""
     stack: list[Frame] = []
     since_us = 0
     for edge in edges:
@@ -284,15 +288,15 @@ def _between(edges: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, int, lis
 
 
 def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, Array, Array]]:
-    """The samples of the sampler in the program: by thread its name, when it was seen (nanoseconds)
-    and with which stack.
+    """Read the samples of the sampler in the program. Returns, by thread, its name, the times of
+    its samples in nanoseconds and the stacks that they saw.
 
-    A sample that waited for the GIL shows who kept it: it counts for those that it came too late
-    for, if the thread existed before. Counted once, what sleeps would look like most of a program
-    that computes.
+    A sample that waited for the GIL shows the code that held it. It counts also for the samples
+    that were missed during the wait, if the thread existed before. Counted once, sleeping threads
+    would seem to be most of a program that computes.
     """
     frames: list[Frame] = []
-    numbers: list[int] = []  # of stacks, by the sampler's
+    numbers: list[int] = []  # numbers of stacks, by the sampler's numbers
     names: dict[int, str] = {}
     samples: dict[int, tuple[list[int], list[int]]] = {}
     before: set[int] = set()
@@ -323,8 +327,8 @@ def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, A
 
 
 def read_raw(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, int, int]]:
-    """(thread, its name, stack, how often) of ``py-spy record --format raw --threads
-    --full-filenames``, which has no times."""
+    """Yield (thread, its name, stack, number of samples) from a file of ``py-spy record --format
+    raw --threads --full-filenames``, which has no times."""
     for line in lines:
         text, _, count = line.rstrip("\n").rpartition(" ")
         root, *frames = text.split(";")
@@ -335,22 +339,23 @@ def read_raw(lines: Iterable[str], stacks: Stacks) -> Iterator[tuple[int, str, i
 
 
 def parse_native_stack(line: str) -> tuple[list[Frame], int] | None:
-    """(frames from the outermost, how often) of a line of ``py-spy record --native --format raw``;
-    None if it is none of a stack."""
+    """Parse a line of ``py-spy record --native --format raw``. Returns (frames from the outermost,
+    number of samples), or None if the line is no stack."""
     text, _, count = line.rstrip("\n").rpartition(" ")
     if not count.isdigit() or not text:
         return None
     frames = [parse_frame(part) for part in text.split(";")]
-    # without `process 30201:"main.py"`
+    # without the entry `process 30201:"main.py"`
     return [frame for frame in frames if frame.file], int(count)
 
 
 def count_native_stacks(lines: Iterable[str], operations: Collection[str]) -> dict[str, Any]:
-    """``samples``, ``unread`` and ``rows`` of stacks, in the form of the counts of perf's samples.
+    """Return ``samples``, ``unread`` and ``rows`` of native stacks, in the form of the counts of
+    perf's samples.
 
-    They have no times: an operation is known by the class or function that is on the stack, of
-    those whose names the trace has; a phase by torch's own functions. On Python 3.10 py-spy writes
-    no classes: they are looked up in the source.
+    The stacks have no times. An operation is recognised by a class or function on the stack with a
+    name that the trace has, and a phase by torch's own functions. On Python 3.10 py-spy writes no
+    classes: they are looked up in the source.
     """
     counts: dict[Name, dict[tuple[str, str], int]] = {}
     samples = 0

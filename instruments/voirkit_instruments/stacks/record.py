@@ -1,6 +1,7 @@
-"""``--flame[=HERTZ]``: stacks of all threads, workers and children, by phase (docs/flame.md).
+"""``--flame[=HERTZ]``: samples the stacks of all threads, workers and children, by phase
+(docs/flame.md).
 
-py-spy beside the program takes them, or, where it cannot, a thread of this process. They are joined
+py-spy takes them beside the program; if it cannot, a thread of this process does. They are joined
 with the trace when the run has ended.
 """
 
@@ -35,11 +36,11 @@ _STARTS_WORKERS = "_MultiProcessingDataLoaderIter.__init__"
 
 
 class StackSampler:
-    """Has the stacks of this process and of those below it taken.
+    """Sampler of the stacks of this process and its descendants.
 
     Args:
         run_dir: The run directory; its folder ``flame`` gets the files.
-        most_bytes: What the files may take.
+        most_bytes: The largest total size of the files.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class StackSampler:
         self._record: dict[str, Any] = {}
 
     def start(self, will_strace: bool) -> None:
-        """Begin; if that is not possible a warning says why, and the run goes on. ``will_strace``:
-        strace is about to trace this process, so that py-spy cannot."""
+        """Begin sampling. If that is not possible, a warning says why, and the run goes on.
+        ``will_strace`` is True if strace is about to trace this process, so that py-spy cannot."""
         rank = rank_and_world_size()[0]
         host = os.uname().nodename if hasattr(os, "uname") else "localhost"
         self._stem = os.path.join(self._folder, f"{host}-r{rank}-{self._pid}")
@@ -93,7 +94,7 @@ class StackSampler:
             self._warn(f"--flame: {exc}.\n  The run goes on without it.")
             return
         self._record["attached_ns"] = recorder.now()
-        # Something of the run is in its trace, also of one that trains nothing: it is completed
+        # One record, so that the trace of a run that trains nothing is not empty: it is completed
         # like any other.
         recorder.mark(recorder.name("flame", "taking", kind="mark"), self._record["began_ns"])
         self._write()
@@ -135,7 +136,7 @@ class StackSampler:
         self._warn(refusal("--flame: ", why_not, instead))
 
     def stop(self) -> None:
-        """The program has ended: take no more, and wait until the files are whole."""
+        """End sampling at the end of the program, and wait until the files are complete."""
         if os.getpid() != self._pid or "tool" not in self._record:
             return
         self._record.update(ended=True, ended_ns=recorder.now())
@@ -165,7 +166,7 @@ class StackSampler:
         self._record["took_s"] = took_s
         took_ns = int((took_s or 0.0) * 1e9)
         recorder.timed(0, took_ns, "processes")
-        # py-spy stops the program for each stack, which costs that as much (0.8 times, measured)
+        # py-spy stops the program for each stack: that takes 0.8 times its own CPU time (measured)
         if self._py_spy is not None:
             recorder.timed(0, took_ns, "sampling")
         self._write()
@@ -178,7 +179,7 @@ class StackSampler:
 
 
 def _py_spy_cpu_s(path: str) -> float | None:
-    """The processor time of py-spy and of what runs it, as the last note says."""
+    """Return the CPU time of py-spy and of the process that runs it, from the last note."""
     try:
         with open(path, encoding="utf-8") as notes:
             last = notes.readlines()[-1]
@@ -188,8 +189,8 @@ def _py_spy_cpu_s(path: str) -> float | None:
 
 
 def watch_workers(warn: Callable[[str], None]) -> Patches:
-    """Mark in the trace which process is which worker of a loader, until this is removed. Checked
-    with torch 2.1 to 2.13."""
+    """Mark in the trace which process is which loader worker, until the returned patches are
+    removed. Checked with torch 2.1 to 2.13."""
     patches = FunctionPatches(
         lambda line: warn(f"--flame: {line} Loader workers are called children.")
     )
@@ -204,7 +205,7 @@ def _leave(entered: int, was_inside: int, iterator: Any) -> None:
             name = recorder.name("flame", "worker", kind="mark", value="pid")
             arguments = recorder.arguments({"worker": number})
             recorder.mark(name, recorder.now(), arguments, process.pid)
-    except Exception:  # it has started none, or is another's
+    except Exception:  # the iterator has no workers, or is not torch's
         pass
 
 
@@ -213,7 +214,7 @@ def _leave(entered: int, was_inside: int, iterator: Any) -> None:
 def flame(
     ov: Overseer, rate_hz: int = FLAME_HZ, gil: bool = False
 ) -> Iterator[Phase | PhaseWithPriority]:
-    """Take stacks, from the beginning of the script's work to its end."""
+    """Sample stacks from the beginning of the script's work to its end."""
     workers = watch_workers(ov.warn)
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
@@ -241,13 +242,13 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return flame(options["flame"], options["gil"])(ov)
 
 
-_WRITE_S = 0.5  # how much of a run that is killed is lost
+_WRITE_S = 0.5  # time between two writes; so much is lost if a run is killed
 _JOIN_S = 2.0
 
 
 class ThreadSampler:
-    """Takes stacks and writes them, one line for each time, frame, stack and thread name.
-    ``most_bytes``: what the file may take."""
+    """Thread that samples stacks and writes a line for each time, frame, stack and thread name.
+    ``most_bytes`` is the largest size of the file."""
 
     def __init__(
         self, path: str, rate_hz: int, most_bytes: int, warn: Callable[[str], None]
@@ -257,25 +258,25 @@ class ThreadSampler:
         self._most_bytes = most_bytes
         self._warn = warn
         self._over = threading.Event()
-        # by code and line: a function that is gone keeps its code alive here
+        # by code object and line; the code of a deleted function stays alive here
         self._frames: dict[tuple[Any, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._names: dict[int, str] = {}
         self._lines: list[str] = []
-        self._bytes = 0  # in the file
+        self._bytes = 0  # size of the file
         self._thread = threading.Thread(target=self._run, name="voirkit-flame", daemon=True)
         self.took_s = 0.0
         self.late = 0
         self.cut: str | None = None
 
     def start(self) -> None:
-        """Begin. Raises OSError: the file cannot be written."""
+        """Start the thread. Raises OSError: the file cannot be written."""
         with open(self._path, "w", encoding="utf-8"):
             pass
         self._thread.start()
 
     def stop(self) -> None:
-        """End, and write what is left."""
+        """End the thread, and write the remaining lines."""
         self._over.set()
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
@@ -290,8 +291,8 @@ class ThreadSampler:
                 try:
                     self._sample(waited)
                 except AttributeError:
-                    # CPython 3.11 has given an object for a frame that was none (a dict), on a busy
-                    # machine, once
+                    # once, on a busy machine, CPython 3.11 returned an object (a dict) that was no
+                    # frame
                     self.late += 1
                 now_s = time.perf_counter()
                 if now_s - last_write_s > _WRITE_S:
@@ -303,14 +304,14 @@ class ThreadSampler:
                 self.took_s += time.thread_time() - start_s
                 if self.cut is not None:
                     return
-        except Exception as exc:  # the program goes on
+        except Exception as exc:  # must not reach the program
             self.cut = f"{type(exc).__name__}: {exc}"
         if self.cut is not None:
             self._warn(f"--flame: no more stacks are taken ({self.cut}).")
 
     def _sample(self, waited: int) -> None:
-        """Look at all threads, after so many looks that could not be taken: who kept the GIL from
-        this thread is seen now."""
+        """Sample all threads. ``waited`` is the number of samples that were missed before: the
+        thread that held the GIL meanwhile is seen now."""
         now_ns, own_ident = time.perf_counter_ns(), threading.get_ident()
         stacks = []
         for ident, frame in sys._current_frames().items():
@@ -324,7 +325,8 @@ class ThreadSampler:
         self._lines.append(json.dumps(line))
 
     def _tid(self, ident: int) -> int | None:
-        """The native id of a thread, its name written once; None of voirkit's own."""
+        """Return the native id of a thread, and write its name once; None for voirkit's own
+        threads."""
         # enumerate() takes a lock that the program may hold
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is None or thread.native_id is None:
@@ -344,7 +346,7 @@ class ThreadSampler:
             number = self._frames.get((code, line))
             if number is None:
                 number = self._frames[code, line] = len(self._frames)
-                # Python 3.11 and later know its class
+                # Python 3.11 and later include the class
                 name = getattr(code, "co_qualname", code.co_name)
                 self._lines.append(json.dumps({"frame": [name, code.co_filename, line]}))
             numbers.append(number)

@@ -1,11 +1,11 @@
-"""``--native[=HERTZ]``: the C functions and libraries that each loader operation and each phase of
-training spends its time in.
+"""``--native[=HERTZ]``: samples the C functions and libraries in which each loader operation and
+each phase of training spends its time.
 
-A profiler beside the program samples it from outside; what it took is joined with the trace when
+A profiler beside the program samples it from outside. The samples are joined with the trace when
 the run has ended (docs/flame.md).
 
-perf is attached from outside, before the script's work begins, and reads the processor's clock
-alone; where it cannot, py-spy is. Checked with perf 6.1.
+perf is attached before the script's work begins, and samples by the CPU clock and the available
+hardware counters. If perf cannot be used, py-spy is. Checked with perf 6.1.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
-TIME = "cpu-clock"  # always counted: its numbers are nanoseconds on a processor
+TIME = "cpu-clock"  # always counted: nanoseconds of CPU time
 _COUNTERS = ("cycles", "instructions", "cache-misses")
 _PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 _INSTALL = (
     "Install it (Debian: apt-get install linux-perf; Ubuntu: linux-tools-generic; Fedora: dnf"
     " install perf), or,\nwith less precision, py-spy: pip install 'voirkit[native]'."
 )
-_PAGES = "32"  # 128 kB for each processor, 5 s of samples; what a user may lock is 516 kB in all
+_PAGES = "32"  # 128 kB per processor, 5 s of samples; a user may lock 516 kB in all
 
 
 def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
-    """Have perf sample a process, its threads, and whatever it starts from now on; when this
-    returns it does.
+    """Have perf sample a process, its threads, and all processes that it starts from now on.
+    Sampling has begun when this returns.
 
     Args:
-        stem: The path of the files that it writes, without their endings.
-        rate_hz: Samples a second of processor time.
-        most_bytes: What the file may take; perf stops there.
+        stem: The path of perf's files, without their suffixes.
+        rate_hz: Samples per second of CPU time.
+        most_bytes: The largest size of the file; perf stops there.
 
     Raises:
-        CannotAttach: With what to do.
+        CannotAttach: perf cannot sample; the message says what to do.
     """
     perf = shutil.which("perf")
     if perf is None:
@@ -95,7 +95,7 @@ def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
         reader = os.open(answer, os.O_RDONLY | os.O_NONBLOCK)
         writer = os.open(control, os.O_RDWR | os.O_NONBLOCK)
         try:
-            # it begins when it reads this, and answers when it has begun
+            # perf begins when it reads this, and answers once it has begun
             os.write(writer, b"enable\n")
             process = attach_program(
                 command,
@@ -116,7 +116,8 @@ def _event_words(events: Iterable[str]) -> list[str]:
 
 
 def _probe(perf: str, environment: dict[str, str]) -> tuple[str, tuple[str, ...]]:
-    """(version, events): the clock, and those of the hardware counters that there are."""
+    """Return (version, events) of perf: the events are the CPU clock and the available hardware
+    counters."""
     words = [perf, "stat", "--field-separator", ",", *_event_words(_COUNTERS), "--", "true"]
     try:
         version = run_to_end([perf, "--version"], environment).stdout.decode(errors="replace")
@@ -175,18 +176,18 @@ def _paranoid() -> int | None:
 
 _ENDS_S = 60.0
 
-# The kernel takes a sample inside of the program: 28 us on hardware, 130 in a virtual machine, 230
-# in one whose processors have other work.
+# For each sample the kernel interrupts the program: for 28 us on hardware, 130 us in a virtual
+# machine, 230 us in one whose processors have other work.
 _SAMPLE_NS = 130_000
 
 
 class NativeSampler:
-    """A profiler on this process.
+    """Profiler that samples this process.
 
     Args:
         run_dir: The run directory; its folder ``native`` gets the profiler's files.
-        rate_hz: Samples a second of processor time.
-        most_bytes: What they may take.
+        rate_hz: Samples per second of CPU time.
+        most_bytes: The largest size of the files.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ class NativeSampler:
         self._pid = os.getpid()
 
     def start(self) -> None:
-        """Begin; if that is not possible a warning says why, and the run goes on."""
+        """Begin sampling. If that is not possible, a warning says why, and the run goes on."""
         if not sys.platform.startswith("linux"):
             self._warn("--native: it works on Linux alone.\n  The run goes on without it.")
             return
@@ -234,7 +235,7 @@ class NativeSampler:
             "ended_ns": None,
             "ended": False,
         }
-        # Something of the run is in its trace, also of one that trains nothing: it is completed
+        # One record, so that the trace of a run that trains nothing is not empty: it is completed
         # like any other.
         recorder.mark(recorder.name("native", "sampling", kind="mark"), self._record["began_ns"])
         self._write()
@@ -254,14 +255,14 @@ class NativeSampler:
             return sampling
 
     def stop(self) -> None:
-        """The program has ended: sample no more. What the profiler itself took is part of the
+        """End sampling at the end of the program, and report the profiler's CPU time as
         overhead."""
         if self._sampling is None or os.getpid() != self._pid:
             return
         profiler = self._sampling.process
         self._record.update(ended=True, ended_ns=recorder.now())
         if profiler.has_ended(0):
-            self._record["ended_ns"] = None  # its last sample tells
+            self._record["ended_ns"] = None  # the last sample shows the end
             why = _why_ended(profiler.read_output())
             self._warn(f"--native: sampling ended before the run did ({why}).")
         took_s = profiler.cpu_s()
@@ -273,7 +274,7 @@ class NativeSampler:
         profiler.interrupt()
 
     def wait(self) -> None:
-        """Wait until the profiler's file is whole."""
+        """Wait until the profiler's file is complete."""
         if self._sampling is None or os.getpid() != self._pid:
             return
         if not self._sampling.process.has_ended(_ENDS_S):
@@ -301,8 +302,8 @@ def _why_ended(output: str) -> str:
 @instrument_definition
 @once("--native")
 def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWithPriority]:
-    """Sample what the processor does, from the beginning of the script's work to its end.
-    ``rate_hz``: samples a second of processor time."""
+    """Sample the C functions that run, from the beginning of the script's work to its end.
+    ``rate_hz`` is the number of samples per second of CPU time."""
     yield ov.phases.load_script
     if ov.run_dir is None:
         return  # a warning has named the reason

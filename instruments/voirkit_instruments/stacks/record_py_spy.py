@@ -1,5 +1,5 @@
-"""py-spy beside the program, which reads the stacks of a process that it stops for a moment.
-Checked with py-spy 0.4.3."""
+"""py-spy beside the program: it stops a process for a moment to read its stacks. Checked with
+py-spy 0.4.3."""
 
 from __future__ import annotations
 
@@ -20,43 +20,44 @@ from voirkit_instruments.detached import (
 from voirkit_instruments.stacks import record_py_spy_tree
 
 CHUNK_S = 60
-_MOST_NATIVE_HZ = 100  # a stack of C takes it some milliseconds
-# Threads that wait are taken too, and files in full: a stack that does not change is written once,
-# so that its end would not be seen.
+_MOST_NATIVE_HZ = 100  # a C stack takes py-spy some milliseconds
+# All threads, with full file names. Waiting threads are recorded too (``--idle``): an unchanged
+# stack is written only once, so its end would not be seen.
 _OPTIONS = ("--threads", "--full-filenames")
 _MAY_NOT_ATTACH = (
     "it may not look into the process (kernel.yama.ptrace_scope, or a container without"
     " SYS_PTRACE).\nRun as root, sysctl kernel.yama.ptrace_scope=1 (as root), or docker run"
     " --cap-add SYS_PTRACE."
 )
-native_pids: list[int] = []  # processes that it samples for --native; there can be one tracer only
+native_pids: list[int] = []  # processes that py-spy samples for --native, as their only tracer
 
 
 def program() -> str | None:
-    """The path of py-spy; None where it is not installed."""
+    """Return the path of py-spy; None if it is not installed."""
     return shutil.which("py-spy") or shutil.which("py-spy", path=os.path.dirname(sys.executable))
 
 
 def attach(
     pid: int, stem: str, rate_hz: int, most_bytes: int, gil: bool = False, native: bool = False
 ) -> Attached:
-    """Have py-spy take the stacks of a process and of those below it; when this returns it does.
+    """Have py-spy sample the stacks of a process and its descendants. Sampling has begun when this
+    returns.
 
     Args:
-        stem: The path of the files that it writes, without their endings.
-        most_bytes: What the files may take.
-        gil: Only threads that hold the GIL; what it writes then has no times.
-        native: The frames of C too.
+        stem: The path of py-spy's files, without their suffixes.
+        most_bytes: The largest total size of the files.
+        gil: Sample only threads that hold the GIL; the stacks then have no times.
+        native: Also sample C frames.
 
     Raises:
-        CannotAttach: With what to do.
+        CannotAttach: py-spy cannot sample; the message says what to do.
     """
     spy = program()
     if spy is None:
         raise CannotAttach("py-spy is not installed.\nInstall it: pip install 'voirkit[flame]'.")
-    # It stops the process for each sample. It can do without (--nonblocking), but then stacks are
-    # put together from parts of several: of functions that last some microseconds 9 to 54 % of them
-    # were such as never are.
+    # py-spy stops the process for each sample. With ``--nonblocking`` it would not, but then it
+    # combines parts of several stacks into one: for functions that last some microseconds, 9 to 54
+    # % of the stacks were ones that never occur.
     if tracer_pid():
         raise CannotAttach(
             "another process traces this one (strace, a debugger), and there can be one only."
@@ -83,7 +84,7 @@ def attach(
         str(most_bytes),
         *options,
     ]
-    let_trace(ANYBODY)  # it is no ancestor of this process; yama asks for that, as long as it runs
+    let_trace(ANYBODY)  # Yama lets only ancestors trace a process: permit py-spy as long as it runs
     try:
         environment = {**os.environ, "RUST_BACKTRACE": "0"}
         process = attach_program(
@@ -100,16 +101,16 @@ def attach(
 
 
 def attach_native(pid: int, stem: str, rate_hz: int, why_not_perf: CannotAttach) -> Attached:
-    """Have py-spy sample the C functions of a process and its children, where perf cannot; when
-    this returns it does.
+    """Have py-spy sample the C functions of a process and its children, where perf cannot. Sampling
+    has begun when this returns.
 
     Args:
-        stem: The path of the files that it writes, without their endings.
-        rate_hz: Samples a second; at most 100 are taken.
-        why_not_perf: Why perf does not.
+        stem: The path of py-spy's files, without their suffixes.
+        rate_hz: Samples per second; at most 100 are taken.
+        why_not_perf: The reason why perf cannot.
 
     Raises:
-        CannotAttach: It cannot either.
+        CannotAttach: py-spy cannot either.
     """
     spy = program() or "py-spy"
     rate_hz = min(rate_hz, _MOST_NATIVE_HZ)

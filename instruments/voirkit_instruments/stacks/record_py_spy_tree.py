@@ -1,12 +1,13 @@
-"""A program of its own: runs a py-spy on each process of a tree, in chunks, each a file, and notes
-when it began and threads were there.
+"""Stand-alone program that runs py-spy on each process of a tree, in chunks of one file each, and
+notes when the chunks began and which threads existed.
 
     python -I -S record_py_spy_tree.py PY-SPY PID STEM CHUNK_S MOST_BYTES OPTION...
 
-py-spy keeps all that it sees in memory and writes it when it ends: in chunks what it holds is
-bounded, and who kills it takes one chunk. One for each process, since its ``--subprocesses`` takes
-a thread of a forked process for that of its parent and writes every stack anew: 43 MB in 11 s, of a
-training with two workers. Its times count from its own start, which this notes.
+py-spy keeps all samples in memory and writes them when it ends. Chunks bound that memory, and if
+py-spy is killed, only one chunk is lost. Each process has a py-spy of its own, because with
+``--subprocesses`` py-spy takes a thread of a forked process for one of the parent, and writes every
+stack again: 43 MB in 11 s, for a training with two workers. py-spy's times count from its own
+start, which this program notes.
 
 Imports nothing of voirkit. Ends with the process, or when it is interrupted. Checked with py-spy
 0.4.3; Linux only.
@@ -23,27 +24,27 @@ import subprocess
 import sys
 import time
 
-_LOOK_S = 0.1  # how often it is looked which processes and threads there are
-_FAILED = 3  # chunks in a row of one process that came to nothing
+_LOOK_S = 0.1  # time between two looks for processes and threads
+_FAILED = 3  # number of failed chunks of a process in a row after which it is given up
 
 
 class Chunk:
-    """One py-spy, on one process.
+    """One run of py-spy on one process.
 
     Args:
-        command: Its words, without the file and the process.
+        command: The command line, without the file and the process.
 
     Attributes:
-        ready_ns: When it said that it looks; 0 before.
-        until_ns: When that was the same last, if it is another by now: py-spy does not see what an
-            exec puts in its place.
+        ready_ns: When py-spy printed that it samples; 0 before.
+        until_ns: When the process was last seen to execute the same program, if it now executes
+            another. py-spy does not see the program that an exec puts in its place.
     """
 
     def __init__(self, command: list[str], file: str, pid: int) -> None:
         self.file = file
         self.pid = pid
         self.ready_ns = 0
-        self.image = _image(pid)  # what the process executes
+        self.image = _image(pid)  # the identity of the program that the process executes
         self.began_ns = self._same_ns = time.perf_counter_ns()
         self.until_ns: int | None = None
         self.spy = subprocess.Popen(
@@ -58,7 +59,7 @@ class Chunk:
         os.set_blocking(self.out, False)
 
     def check_image(self) -> None:
-        """Have it end if the process executes something else by now."""
+        """End the chunk if the process now executes another program."""
         now_ns = time.perf_counter_ns()
         image = _image(self.pid)
         if image == self.image:
@@ -68,7 +69,7 @@ class Chunk:
             self.spy.send_signal(signal.SIGINT)
 
     def listen(self) -> None:
-        """Read what it says now."""
+        """Read what py-spy has printed so far."""
         try:
             self.output += os.read(self.out, 1 << 16)
         except BlockingIOError:
@@ -77,14 +78,14 @@ class Chunk:
             self.ready_ns = time.perf_counter_ns()
 
     def lines(self) -> list[str]:
-        """The lines that it has printed."""
+        """Return the lines that py-spy has printed."""
         lines = self.output.decode(errors="replace").splitlines()
         return [line.strip() for line in lines if line.strip()]
 
 
 def _image(pid: int) -> tuple[bytes, bytes]:
-    """The identity of what a process executes: its words, and where its stack begins, which the
-    kernel chooses anew for each."""
+    """Return the identity of the program that a process executes: its command line, and the start
+    of its stack, which the kernel chooses anew for each program."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as words, open(f"/proc/{pid}/stat", "rb") as stat:
             return words.read(), stat.read().rpartition(b")")[2].split()[25]
@@ -93,12 +94,12 @@ def _image(pid: int) -> tuple[bytes, bytes]:
 
 
 class Tree:
-    """The chunks of a process and of those below it.
+    """The chunks of a process and its descendants.
 
     Args:
-        stem: The path of the files, without their endings.
-        chunk_s: Seconds of one.
-        most_bytes: What the files may take in all.
+        stem: The path of the files, without their suffixes.
+        chunk_s: Seconds of one chunk.
+        most_bytes: The largest total size of the files.
     """
 
     def __init__(
@@ -109,8 +110,8 @@ class Tree:
         self._stem = stem
         self._most_bytes = most_bytes
         self._running: dict[int, Chunk] = {}
-        self._failures: dict[int, int] = {}  # by process, chunks in a row
-        # by process and thread: when it was there last
+        self._failures: dict[int, int] = {}  # by process: number of failed chunks in a row
+        # by process and thread: when the thread was last seen
         self._last_seen: dict[int, dict[int, int]] = {}
         self._number = 0
         self._bytes = 0
@@ -118,11 +119,11 @@ class Tree:
         self._is_ready = False
 
     def interrupt(self, *_: object) -> None:
-        """Write what has been seen, and end."""
+        """Handle a signal: write what has been seen, and end."""
         self._over = True
 
     def run(self) -> None:
-        """Until the process ends, or ``interrupt``."""
+        """Sample until the process ends or ``interrupt`` is called."""
         while not self._over and self._bytes <= self._most_bytes:
             pids = self._list_processes()
             most_failures = _FAILED if self._is_ready else 1
@@ -182,7 +183,7 @@ class Tree:
             "ended_ns": time.perf_counter_ns(),
             "seen": self._last_seen.pop(chunk.pid, {}),
             "said": chunk.lines()[-4:],
-            "took_s": took_s,  # of all until now
+            "took_s": took_s,  # CPU time of all chunks so far
         }
         with open(f"{self._stem}.chunks", "a", encoding="utf-8") as notes:
             notes.write(json.dumps(note) + "\n")
@@ -190,14 +191,15 @@ class Tree:
             print("\n".join(chunk.lines()), flush=True)
 
     def _list_processes(self) -> list[int]:
-        """The processes that are there. Notes when each thread was there last."""
+        """Return the processes of the tree that are running, and note when each of their threads
+        was last seen."""
         now_ns = time.perf_counter_ns()
         candidates = [self._pid]
         pids = []
         while candidates:
             pid = candidates.pop()
             try:
-                # a process that has ended, and nobody has waited for, has none
+                # fails for a process that has ended and has not been waited for
                 os.readlink(f"/proc/{pid}/exe")
                 last_seen = self._last_seen.setdefault(pid, {})
                 for tid in os.listdir(f"/proc/{pid}/task"):
@@ -206,12 +208,12 @@ class Tree:
                     last_seen[int(tid)] = now_ns
                 pids.append(pid)
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended meanwhile
         return pids
 
 
 def main(words: list[str]) -> None:
-    """Run with the words of the command line."""
+    """Run with the arguments of the command line."""
     program, pid, stem, chunk_s, most_bytes, *options = words
     tree = Tree(program, int(pid), stem, chunk_s, int(most_bytes), options)
     signal.signal(signal.SIGINT, tree.interrupt)

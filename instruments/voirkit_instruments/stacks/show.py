@@ -1,5 +1,5 @@
-"""Stacks as people read them: the functions and lines that each phase was seen in, a flame graph,
-and C functions of operations and phases."""
+"""Report sections on stacks: the functions and lines in which each phase was seen, a flame graph,
+and the C functions of operations and phases."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from voirkit.report.sections import (
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-_LEAST_SHARE = 0.005  # of the stacks of its kind of process
+_LEAST_SHARE = 0.005  # least share of the stacks of a kind of process
 _OWNERS = ("the program", "torch", "other packages", "Python")
 _TRAINING = "threads that train"
 _LOADING = "loader workers"
 _OTHER_THREADS = "all other threads and processes"
-_LONGEST = 72  # characters of a C function's name
+_LONGEST = 72  # most characters of a C function's name
 
 Part = Mapping[str, Any]
 
 
 def flame_sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """``--flame``: a row for each phase, with the lines and functions that were innermost most
-    often, and a flame graph."""
+    """Yield the section of ``--flame``: a row for each phase, with the lines and functions that
+    were innermost most often, and a flame graph."""
     heads = (
         Column("stacks in", left=True),
         Column("seen", narrowest=52),
@@ -140,7 +140,7 @@ def _role(process: str, thread: str) -> str:
 
 
 def owner_of(file: str) -> str:
-    """The owner of a function, by its file."""
+    """Return the owner of a function, by its file."""
     from voirkit_instruments.places import Owner, file_owner
     from voirkit_instruments.stacks.analyse_frames import is_program
 
@@ -155,8 +155,8 @@ def owner_of(file: str) -> str:
 
 
 def native_sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """``--native``: a row for each operation and phase: time on a processor, how much of what
-    passed, the kernel's share, functions."""
+    """Yield the section of ``--native``: for each operation and phase its CPU time, that time's
+    share of the elapsed time, the kernel's share, and the functions."""
     heads = (
         Column("C code of", left=True),
         "on CPU",
@@ -196,7 +196,7 @@ def native_sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]
 
 
 def _on_cpu_s(row: Mapping[str, Any]) -> float | None:
-    """The time on a processor, of other threads of its process too; None if it is not known."""
+    """Return the CPU time, including that of other threads of the process; None if not known."""
     if row["on_cpu_s"] is None:
         return None
     on_cpu_s: float = row["on_cpu_s"] + (row["other_threads_s"] or 0.0)

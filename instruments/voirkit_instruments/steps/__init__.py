@@ -1,5 +1,5 @@
-"""Always on (``--no-steps`` switches it off): what each step of a training spends its time on, and
-its loss."""
+"""Records what each training step spends its time on, and the loss (always on; ``--no-steps``
+switches it off)."""
 
 from __future__ import annotations
 

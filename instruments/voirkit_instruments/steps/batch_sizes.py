@@ -1,9 +1,9 @@
-"""The number of items of a batch and of batches of a loader, where that can be known
-without running code of the program.
+"""The number of items in a batch and of batches in a loader, if it can be found without running
+code of the program.
 
-Never raises, never waits for a device (only shapes and lengths are read) and never asks an unknown
-object for its repr. Of an object of a class of the program only plain fields are inspected, and a
-``__len__`` that does nothing but look at such is called.
+The functions never raise, never wait for a device (only shapes and lengths are read) and never call
+the repr of an unknown object. Of an object of a class of the program, only plain fields are read.
+Its ``__len__`` is called only if that does nothing but read such fields.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
-# A batch's fields or samples look alike: the first few tell, and a list of 10^5 numbers must not be
-# walked at every step.
+# The fields or samples of a batch are alike, so only the first few are inspected: a list of 10^5
+# numbers must not be walked at every step.
 _SAMPLED = 8
 _DEEPEST = 6
 _SINGLE = (int, float, complex, str, bytes)
 
 
 def count_items(batch: object) -> int | None:
-    """The number of items in a batch, or None if its type does not tell.
+    """Return the number of items in a batch, or None if its type does not tell.
 
     ============================================ ===================================================
     the batch                                    counts
@@ -40,20 +40,22 @@ def count_items(batch: object) -> int | None:
                                                  one
     tuple or list of numbers or strings          its length
     list of dictionaries with the same keys      its length: it is a list of samples
-    list of (tensor, number or dictionary …)     its length: the same
-    tuple or list of other containers            what they agree on (fields), else their common
-                                                 length (``zip(*samples)``), else its own length
-                                                 (samples)
+    list of (tensor, number or dictionary …)     its length: it is a list of samples
+    tuple or list of other containers            the items of each container, if all have as many
+                                                 (fields); else the length of each container, if all
+                                                 are as long (``zip(*samples)``); else its own
+                                                 length (samples)
     dictionary, object with attributes or slots  its first tensor that has a dimension, else its
                                                  first container
-    tuple of an object and something else        what its objects agree on, else its length
-    ``PackedSequence``, graph batches            the sequences, the graphs in it
-    object with ``__len__``                      its length; of a class of the program, if that only
-                                                 looks at plain fields
+    tuple of an object and something else        the items of its objects, if all have as many, else
+                                                 its length
+    ``PackedSequence``, graph batches            the sequences, or the graphs, in it
+    object with ``__len__``                      its length; for a class of the program, only if
+                                                 ``__len__`` does nothing but read plain fields
     ============================================ ===================================================
 
-    A list of unbatched images (each 3 x H x W) cannot be told from a list of fields; give
-    ``batch_size`` beside it.
+    A list of unbatched images (each 3 x H x W) cannot be distinguished from a list of fields; give
+    ``batch_size`` with it.
     """
     try:
         return _count(batch, 0)
@@ -62,7 +64,8 @@ def count_items(batch: object) -> int | None:
 
 
 def _is_a(thing: object, kinds: type | tuple[type, ...]) -> TypeGuard[Any]:
-    """As ``isinstance``, which would ask a program's object for its ``__class__``."""
+    """True if a thing's type is one of the given types or derived from one. Unlike ``isinstance``
+    this does not ask a program's object for its ``__class__``."""
     return issubclass(type(thing), kinds)
 
 
@@ -84,8 +87,8 @@ def _count(batch: object, depth: int) -> int | None:
 
 
 def _count_object(batch: object, depth: int) -> int | None:
-    """The items of an object of a library that is none of the usual containers."""
-    for name in ("num_graphs", "batch_size"):  # torch_geometric, dgl and the like say it themselves
+    """Return the items of a library's object that is none of the usual containers."""
+    for name in ("num_graphs", "batch_size"):  # attributes in torch_geometric, dgl and others
         size = getattr(batch, name, None)
         if type(size) is int:
             return size
@@ -104,8 +107,8 @@ _of_program: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 def is_of_program(kind: type) -> bool:
-    """True if a class is the program's own: what it does when it is asked something is not known,
-    as it is of an installed library's."""
+    """True if a class is the program's own: its behaviour is unknown, unlike that of a class of an
+    installed library."""
     if kind.__module__ == "builtins":
         return False
     is_own = _of_program.get(kind)
@@ -120,7 +123,8 @@ def is_of_program(kind: type) -> bool:
 
 
 def _count_unasked(batch: object, depth: int) -> int | None:
-    """The items of an object of a class of the program, without running any code of that class."""
+    """Return the items of an object of a class of the program, without running any code of that
+    class."""
     if _is_a(batch, tuple):
         return _count_sequence(tuple(tuple.__iter__(batch)), depth)
     if _is_a(batch, list):
@@ -144,11 +148,11 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
         return 0
     if type(batch) not in (list, tuple):
         sizes = getattr(batch, "batch_sizes", None)
-        # torch.nn.utils.rnn.PackedSequence: how many sequences go into each time step, on the CPU
+        # torch.nn.utils.rnn.PackedSequence: the number of sequences in each time step, on the CPU
         if sizes is not None:
             return int(sizes[0])
     shape = _shape(batch[0])
-    if shape is not None and len(shape):  # by far the most usual
+    if shape is not None and len(shape):  # the most common case
         return int(shape[0])
     first = batch[:_SAMPLED]
     for element in first:
@@ -161,7 +165,7 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
 
 
 def _count_without_tensors(batch: Sequence[object], first: Sequence[object], depth: int) -> int:
-    """The items of a sequence whose first elements are not tensors."""
+    """Return the items of a sequence whose first elements are not tensors."""
     containers = [element for element in first if _is_a(element, (tuple, list, Mapping))]
     if not containers:
         return _count_objects(batch, first, depth)
@@ -174,7 +178,7 @@ def _count_without_tensors(batch: Sequence[object], first: Sequence[object], dep
 
 
 def _are_alike_mappings(elements: Sequence[Any]) -> bool:
-    """True for two mappings or more with the same keys: samples that nothing has collated."""
+    """True for at least two mappings with the same keys: samples that have not been collated."""
     if len(elements) < 2 or not all(_is_a(element, Mapping) for element in elements):
         return False
     keys = elements[0].keys()
@@ -182,17 +186,17 @@ def _are_alike_mappings(elements: Sequence[Any]) -> bool:
 
 
 def _common(sizes: Sequence[int | None]) -> int | None:
-    """The size that all agree on; None if there is none."""
+    """Return the size if all sizes are the same; None if they differ."""
     if not sizes or sizes.count(sizes[0]) < len(sizes):
         return None
     return sizes[0]
 
 
 def _count_objects(batch: Sequence[object], first: Sequence[object], depth: int) -> int:
-    """The items of a sequence without tensors and containers.
+    """Return the items of a sequence without tensors and containers.
 
-    In a tuple, an object with fields beside something of another type is a batch. Objects of one
-    type, and all that a list holds, may as well be samples.
+    A tuple with an object that has fields and something of another type is a batch. Objects of one
+    type, and the elements of a list, may be samples.
     """
     is_of_several_types = len(set(map(type, first))) > 1
     if not _is_a(batch, tuple) or not is_of_several_types:
@@ -203,8 +207,9 @@ def _count_objects(batch: Sequence[object], first: Sequence[object], depth: int)
 
 
 def _are_samples(elements: Sequence[Any]) -> bool:
-    """True if tuples or lists are samples that nothing has collated: alike, and each a tensor
-    beside what is none. Collated, fields of one kind lie together."""
+    """True if tuples or lists are samples that have not been collated: they are alike, and each has
+    both tensors and other values. In a collated batch, values of one kind are together in one
+    field."""
     if not all(_is_a(element, (tuple, list)) for element in elements):
         return False
     rows = {tuple(map(type, element[:_SAMPLED])) for element in elements}
@@ -216,17 +221,17 @@ def _are_samples(elements: Sequence[Any]) -> bool:
 
 
 def plain_fields(thing: object) -> dict[str, Any]:
-    """The values that an object keeps itself, in its ``__slots__`` (those of base classes first)
-    and its ``__dict__``; runs no code of its class."""
+    """Return the values that an object stores itself, in its ``__slots__`` (those of base classes
+    first) and its ``__dict__``. Runs no code of its class."""
     kind = type(thing)
     fields = {}
     for name, slot in _slots(kind):
         try:
             fields[name] = slot.__get__(thing)
-        except AttributeError:  # nothing has been assigned to it
+        except AttributeError:  # nothing was assigned to this slot
             continue
     attributes = of_class(kind, "__dict__")
-    # a member of a type in C, such as SimpleNamespace
+    # the second is for types written in C, such as SimpleNamespace
     if type(attributes) in (GetSetDescriptorType, MemberDescriptorType):
         fields.update(attributes.__get__(thing))
     return fields
@@ -238,8 +243,8 @@ _slots_of_classes: weakref.WeakKeyDictionary[type, list[tuple[str, MemberDescrip
 
 
 def _slots(kind: type) -> list[tuple[str, MemberDescriptorType]]:
-    """Names and descriptors of the slots of a class, in the order in which the classes declare
-    them."""
+    """Return names and descriptors of the slots of a class, in the order in which its classes
+    declare them."""
     slots = _slots_of_classes.get(kind)
     if slots is None:
         slots = [slot for owner in reversed(kind.__mro__) for slot in _own_slots(owner)]
@@ -248,7 +253,7 @@ def _slots(kind: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def _own_slots(owner: type) -> list[tuple[str, MemberDescriptorType]]:
-    """The slots that a class itself declares; members of a type in C are none.
+    """Return the slots that a class itself declares, without members of types written in C.
 
     ``type.__new__`` of 3.10 to 3.15 puts the descriptors into the class in alphabetical order.
     """
@@ -269,14 +274,14 @@ def _own_slots(owner: type) -> list[tuple[str, MemberDescriptorType]]:
 
 
 def _mangled(name: str, owner: type) -> str:
-    """A name as it stands in the class: python writes ``__name`` as ``_Class__name``."""
+    """Return a name as the class holds it: Python stores ``__name`` as ``_Class__name``."""
     is_private = name.startswith("__") and not name.endswith("__")
     return f"_{owner.__name__.lstrip('_')}{name}" if is_private else name
 
 
 def _shape(thing: Any) -> Any:
-    """The shape of a tensor or an array; None of what has none, and of what would have to be asked
-    for it."""
+    """Return the shape of a tensor or an array; None for anything without a shape, and for objects
+    whose own code would have to run to get it."""
     if not is_of_program(type(thing)):
         return getattr(thing, "shape", None)
     shape = of_class(type(thing), "shape")
@@ -301,11 +306,11 @@ def _count_fields(values: Iterable[object], depth: int) -> int | None:
 
 
 class ItemCounter:
-    """Counts items, and says once that a batch's type does not tell.
+    """Counter of items that warns once if a batch cannot be counted.
 
     Args:
-        warn: Takes the sentence to be said; called at most once.
-        count: Another way to count; whatever it raises counts as unknown.
+        warn: Called with a sentence; at most once.
+        count: Another function to count with. If it raises, the number is unknown.
     """
 
     def __init__(
@@ -316,14 +321,14 @@ class ItemCounter:
         self._warned = False
 
     def __call__(self, batch: object) -> int | None:
-        """The items in the batch; None if unknown."""
+        """Return the number of items in the batch; None if unknown."""
         try:
             count = self._count(batch)
             if count is not None:
                 # a user's function may return anything
                 return int(count)  # type: ignore[call-overload, no-any-return]
             because = "its type does not tell"
-        except Exception as exc:  # of a function of the program's; the batch counts as unknown
+        except Exception as exc:  # the program's function may raise anything
             because = f"{type(exc).__name__}: {exc}"
         if not self._warned:
             self._warned = True
@@ -334,7 +339,7 @@ class ItemCounter:
         return None
 
 
-# Loads, operators and calls without keywords; what these names begin is common to python 3.10 to
+# Prefixes of the opcodes for loads, operators and calls without keywords, common to Python 3.10 to
 # 3.13.
 
 
@@ -354,7 +359,7 @@ _PLAIN_OPCODES = (
     "TO_BOOL",
 )
 _HARMLESS = {"len", "int", "sum", "min", "max"}
-_PARTS = {"BINARY_SUBSCR", "sum", "min", "max"}  # what looks at the parts of a list
+_PARTS = {"BINARY_SUBSCR", "sum", "min", "max"}  # operations that read the elements of a list
 _LIBRARIES = ("torch", "torchvision", "numpy", "pandas")
 _PLAIN = (
     str,
@@ -377,13 +382,13 @@ _ABSENT: Any = object()
 
 
 def batches(loader: Any) -> int | None:
-    """How many batches an iterator of the loader will have, or None if that cannot be known without
-    running code of the program.
+    """Return how many batches an iterator of the loader will have, or None if that cannot be known
+    without running code of the program.
 
-    ``len(loader)`` would tell torch, for an iterable dataset, that the program had asked, and torch
-    then warns of what it would not have warned of.
+    For an iterable dataset, ``len(loader)`` would make torch believe that the program had asked for
+    the length. torch would then give a warning that it would not give otherwise.
     """
-    from torch.utils.data import IterableDataset  # it is there: this is a loader of it
+    from torch.utils.data import IterableDataset  # torch is imported: the loader is torch's
 
     if issubclass(type(loader.dataset), IterableDataset):
         return None
@@ -394,24 +399,25 @@ def batches(loader: Any) -> int | None:
         if _is_library(type(sampler)):
             things.append(getattr(sampler, "__dict__", {}).get("data_source"))
     things = [thing for thing in things if thing is not None]
-    # a loader that goes over a sampler for ever tells by what is behind it
+    # a loader with its own ``__len__`` may repeat a sampler forever: things without a length are
+    # not asked for one
     if not _is_library(of_class(type(loader), "__len__")):
         things = [thing for thing in things if of_class(type(thing), "__len__") is not _ABSENT]
     return len(loader) if all(map(only_looks, things)) else None
 
 
 def only_looks(thing: object, deep: int = _DEEPEST_LENGTH) -> bool:
-    """True if ``len(thing)`` runs nothing of the program but a ``__len__`` that looks at plain
+    """True if ``len(thing)`` runs no code of the program but a ``__len__`` that only reads plain
     attributes.
 
     Args:
-        thing: Anything; it is not asked.
-        deep: How many objects of the program may be inside of each other.
+        thing: Any object; none of its code is run.
+        deep: How many objects of the program may be nested.
     """
     kind = type(thing)
     length = of_class(kind, "__len__")
     if type(length) is not FunctionType:
-        return type(length).__name__ == "wrapper_descriptor"  # a list's, a dictionary's
+        return type(length).__name__ == "wrapper_descriptor"  # of a list or dictionary
     if deep <= 0 or type(of_class(kind, "__getattribute__")) is FunctionType:
         return False
     code, parts, cells = length.__code__, False, []
@@ -428,8 +434,8 @@ def only_looks(thing: object, deep: int = _DEEPEST_LENGTH) -> bool:
 
 @functools.lru_cache(maxsize=128)
 def _operations(code: CodeType) -> frozenset[str] | None:
-    """The operations and names in code that calls nothing but ``len`` and the like, and sets
-    nothing; None: it does more."""
+    """Return the operations and names in code that calls only ``len`` and the like, and sets
+    nothing; None if the code does more."""
     import dis
 
     operations = set(code.co_names)
@@ -446,13 +452,13 @@ def _operations(code: CodeType) -> frozenset[str] | None:
 
 
 def _values(thing: Any, names: Iterable[str]) -> list[Any]:
-    """The values of an object under some names, its own or of its class; ``_ABSENT`` for what code
-    of the program would be run for."""
+    """Return the values of an object under some names, its own or those of its class. ``_ABSENT``
+    stands for a value that only code of the program could return."""
     kind, values = type(thing), []
     fields = vars(thing) if type(of_class(kind, "__dict__")) is GetSetDescriptorType else {}
     for name in names:
         member = of_class(kind, name)
-        if type(member) is MemberDescriptorType:  # of __slots__
+        if type(member) is MemberDescriptorType:  # a slot
             try:
                 values.append(member.__get__(thing))
             except AttributeError:
@@ -467,8 +473,8 @@ def _values(thing: Any, names: Iterable[str]) -> list[Any]:
 
 
 def _is_harmless(value: Any, deep: int, parts: bool, names: Sequence[str]) -> bool:
-    """True if looking at a value, its length, what it has under some names, and its parts if that
-    is done, runs nothing of the program."""
+    """True if no code of the program runs when a value is read: its length, its attributes under
+    some names, and, with ``parts``, its elements."""
     kind = type(value)
     if kind in (list, tuple, dict):
         return not parts or _are_harmless(value.values() if kind is dict else value, deep, names)
@@ -482,18 +488,19 @@ def _is_harmless(value: Any, deep: int, parts: bool, names: Sequence[str]) -> bo
 
 
 def _are_harmless(elements: Collection[Any], deep: int, names: Sequence[str]) -> bool:
-    """True if that holds for all parts of a list, tuple or dictionary."""
+    """True if no code of the program runs when each element of a list, tuple or dictionary is
+    read."""
     if len(elements) > _LONGEST:
         return False
     return all(_is_harmless(element, deep - 1, True, names) for element in elements)
 
 
 def of_class(kind: type, name: str) -> Any:
-    """The member of a class or one above it under a name, as it stands there."""
+    """Return the member of a class or one of its bases under a name, without binding it."""
     return next((vars(owner)[name] for owner in kind.__mro__ if name in vars(owner)), _ABSENT)
 
 
 def _is_library(thing: Any) -> bool:
-    """True for a class or a function of a library that is known to do no more than it says."""
+    """True for a class or a function of a library whose behaviour is known."""
     module = getattr(thing, "__module__", None) or ""
     return module.partition(".")[0] in _LIBRARIES

@@ -1,8 +1,8 @@
-"""Patches of torch's functions under their decorators and where optimizers step; and the events of
-a training: only one instrument can stand around a function, and it calls the others.
+"""Patches of torch's functions and of optimizer steps, and the events of a training.
 
-Subscribers subscribe before torch is imported. They must not raise; their time is in no phase.
-Checked with torch 2.1 to 2.15.
+Functions are patched inside their decorators. Only one instrument can patch a function, so the
+steps instrument does, and calls the subscribers of the others. They subscribe before torch is
+imported, and must not raise; their time is in no phase. Checked with torch 2.1 to 2.15.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     Subscriber = Callable[..., None]
     Calls = tuple[Callable[..., Any], Callable[..., Any]]
 
-# In which versions of each library it was checked that the functions that instruments stand around
-# are there, with the variables that are passed.
+# The versions of each library with which it was checked that the patched functions exist and have
+# the variables that are passed on.
 CHECKED = {
     "python": "3.10 to 3.15",
     "torch": "2.1 to 2.15",
@@ -45,10 +45,10 @@ LOADER_ITERATED = "iter"
 BATCH_REQUESTED = "next"
 WORKERS_STOPPED = "stop"
 
-# Asked in the functions themselves: where it is true torch.compile looks at a function, which is
-# then as without voirkit. The tracer (dynamo) takes it for a constant, so that it is in no graph
-# and breaks none. Modules without torch among their globals have torch.distributed, or keras'
-# backend.
+# Conditions that the patched functions check. If one is true, torch.compile is tracing the
+# function, which then behaves as without voirkit. The tracer (dynamo) takes the condition for a
+# constant, so it is in no graph and breaks none. Modules without torch among their globals have
+# torch.distributed, or keras' backend.
 COMPILING = tuple(
     f"{torch}.{condition}()"
     for torch in ("torch", "dist.torch", "backend.torch.core.torch")
@@ -57,16 +57,16 @@ COMPILING = tuple(
 
 
 def innermost(function: Any) -> Any:
-    """The function that decorators stand around, such as the one that keeps torch.compile off."""
+    """Return the function inside all decorators, such as the one that disables torch.compile."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def as_function(method: Any) -> Any:
-    """A function that calls a method: torch.compile, which copies the constants of code, copies a
-    method with its object, no function. A method of an object whose copy is itself
-    (``__deepcopy__``) can stay what it is, which saves a call."""
+    """Return a function that calls a method. torch.compile, which copies the constants of code,
+    copies a method together with its object, but copies no function. A method of an object whose
+    copy is the object itself (``__deepcopy__``) is returned as it is, which saves a call."""
     if type(method) is FunctionType or hasattr(type(method.__self__), "__deepcopy__"):
         return method
 
@@ -77,28 +77,29 @@ def as_function(method: Any) -> Any:
 
 
 class FunctionPatches(Patches):
-    """Code around functions of torch; what does not fit is left as it is. ``report``: gets a
-    sentence about each function that is left."""
+    """Patches around functions of torch. A function that does not fit is left as it is, and
+    ``report`` is called with a sentence about it."""
 
     def __init__(self, report: Callable[[str], None]) -> None:
         super().__init__(CHECKED)
         self._report = report
 
     def mark_unpatched(self, name: str, why: str) -> None:
-        """Report a function that is not watched."""
+        """Note and report a function that is not watched."""
         self.table[name] = why
         self._report(f"{name} is not watched: it {why.rstrip('.')}.")
 
     def when_imported(self, module: str, install: Callable[[ModuleType], None]) -> None:
-        """Install something as soon as a module is there."""
+        """Call ``install`` with a module as soon as it is imported."""
         self.when(module, install, self.mark_unpatched)
 
     def around_path(self, module: str, path: str, around: Around) -> None:
-        """As ``around``, for ``Class.method`` of a module, as soon as that is there."""
+        """Put code around ``Class.method`` of a module, as ``around`` does, as soon as the module
+        is imported."""
         self.when_imported(module, partial(self.around_now, path=path, around=around))
 
     def around_now(self, module: ModuleType, path: str, around: Around) -> None:
-        """The same, of a module that is there."""
+        """Put code around ``Class.method`` of a module that has been imported."""
         function: Any = module
         for part in path.split("."):
             function = getattr(function, part, None)
@@ -107,13 +108,15 @@ class FunctionPatches(Patches):
     def around_function(
         self, name: str, function: Any, around: Around, qualname: str | None = None
     ) -> None:
-        """As ``around``, and reported if that is not done."""
+        """Put code around a function, as ``around`` does, and report the function if that is not
+        possible."""
         if not self.around(name, function, around, qualname):
             self.mark_unpatched(name, self.table[name])
 
     def around_step(self, kind: type, step: Around, decorated: Around) -> None:
-        """Around the step of a class of optimizers; ``decorated``, which is passed ``args``, where
-        that is decorated. It is decorated again when the first optimizer of a class is made."""
+        """Put code around the step of an optimizer class: ``step``, or ``decorated`` if torch has
+        decorated the class's step. ``decorated`` is passed ``args``. torch decorates the step again
+        when the first optimizer of a class is made."""
         function: Any = getattr(kind, "step", None)
         owner = next((above for above in kind.__mro__ if "step" in vars(above)), kind)
         name = f"{owner.__module__}.{owner.__qualname__}.step"
@@ -126,14 +129,14 @@ class FunctionPatches(Patches):
             self.around_function(name, innermost(function), step)
 
     def around_steps(self, step: Around, decorated: Around) -> None:
-        """The same of all classes of which an optimizer has been made."""
+        """Put code around the steps of all classes of which an optimizer has been made."""
 
         def install(module: ModuleType) -> None:
             stack = [module.Optimizer]
             while stack:
                 kind = stack.pop()
                 stack += kind.__subclasses__()
-                if hasattr(vars(kind).get("step"), "hooked"):  # it is decorated
+                if hasattr(vars(kind).get("step"), "hooked"):  # the step is decorated
                     self.around_step(kind, step, decorated)
 
         self.when_imported("torch.optim.optimizer", install)
@@ -143,29 +146,30 @@ class StepEvents:
     """Subscribers to the events of one run.
 
     Events:
-        ``step``: An optimizer's outermost step; the optimizer.
-        ``zero_grad``, ``module's zero_grad``: Gradients are cleared; the optimizer, or the module.
-        ``forward``: The outermost module call, and what is called in an optimizer's step; the
+        ``step``: An optimizer's outermost step. Passes the optimizer.
+        ``zero_grad``, ``module's zero_grad``: Gradients are cleared. Passes the optimizer, or the
             module.
-        ``backward``: Nothing is passed.
-        ``loss``: Before a walk through a graph that ``backward`` begins; what it is called on.
-        ``backward began``: The same, as the first that is a part of that walk.
-        ``scale``: After ``GradScaler.scale``; the loss, and what it became.
-        ``iter``: A loader makes an iterator; at last the loader.
-        ``next``: A loader is asked for a batch; its iterator, and afterwards the batch, or
-            ``ABSENT``.
-        ``stop``: The workers of an iterator are stopped, if they have not been before; the
+        ``forward``: The outermost module call, or a module call in an optimizer's step. Passes the
+            module.
+        ``backward``: A backward pass. Passes nothing.
+        ``loss``: Before ``backward`` begins a backward pass. Passes what it is called on.
+        ``backward began``: The same, but as the first part of the backward pass.
+        ``scale``: After ``GradScaler.scale``. Passes the loss and the scaled loss.
+        ``iter``: A loader makes an iterator. The loader is the last argument.
+        ``next``: A loader is asked for a batch. Passes its iterator, and afterwards also the batch,
+            or ``ABSENT``.
+        ``stop``: The workers of an iterator are stopped, if they have not been before. Passes the
             iterator.
     """
 
     def __init__(self) -> None:
-        # what each thread is inside of, once there are subscribers
+        # the state of each thread, once there are subscribers: what it is inside of
         self.here: Any = None
         self._is_expected = False
         self._before: dict[str, list[Subscriber]] = {}
         self._after: dict[str, list[Subscriber]] = {}
         self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
-        # True once the code around the phases is made, so that nobody can wrap it any more
+        # True once the code around the phases is made: too late to wrap it
         self.is_patched = False
 
     def __bool__(self) -> bool:
@@ -174,34 +178,37 @@ class StepEvents:
     def subscribe(
         self, event: str, before: Subscriber | None = None, after: Subscriber | None = None
     ) -> None:
-        """Call a subscriber before and after the function's body, with what the event passes; after
-        it even if it has raised. With neither, somebody will subscribe before torch is there."""
+        """Call a subscriber before and after the function's body, with what the event passes.
+        ``after`` is called even if the body has raised. With neither, only note that there will be
+        a subscriber before torch is imported."""
         self._is_expected = True
         for table, subscriber in ((self._before, before), (self._after, after)):
             if subscriber is not None:
                 table.setdefault(event, []).append(subscriber)
 
     def wrap_phases(self, wrap: Callable[[str, Calls], Calls]) -> bool:
-        """Wrap what is called before and after the functions that are phases, and ``fetch``, the
-        loader instrument's.
+        """Wrap the functions that are called before and after each phase, and before and after the
+        loader instrument's ``fetch``.
 
         Args:
-            wrap: Of a phase's name and the two functions, those that take their place.
+            wrap: Takes the name of a phase and the two functions, and returns the two functions to
+                call instead.
 
         Returns:
-            True if it comes in time: False once the functions of torch are patched.
+            True if the wrap takes effect; False if torch's functions have been patched already.
         """
         self._wrap_phase.append(wrap)
         return not self.is_patched
 
     def wrapped(self, phase: str, calls: Calls) -> Calls:
-        """The functions that are called before and after one that is a phase, with all wraps."""
+        """Return the functions to call before and after a phase, with all wraps applied."""
         for wrap in self._wrap_phase:
             calls = wrap(phase, calls)
         return calls
 
     def around(self, event: str, thread: Any, enter: Any, leave: Any) -> tuple[Any, Any]:
-        """The functions of the steps instrument around one of torch's, with all subscribers."""
+        """Return the steps instrument's functions around a function of torch, with all subscribers
+        added."""
         before = tuple(self._before.get(event, ()))
         after = tuple(self._after.get(event, ()))
         if not before and not after:
@@ -213,7 +220,7 @@ class StepEvents:
             after = tuple(map(_with_first, after))
 
         def entering(*arguments: Any) -> Any:
-            # the step of the class above is no other
+            # a base class's step is part of the same step
             if not (is_step and thread.inside == IN_STEP):
                 for subscriber in before:
                     subscriber(*arguments)
@@ -228,8 +235,8 @@ class StepEvents:
         return (entering if before else enter), (leaving if after else leave)
 
     def before_backward(self, thread: Any, enter: Any) -> tuple[Any, tuple[str, ...]]:
-        """The function that is called before ``torch.autograd.backward``, and the variables that it
-        takes of it."""
+        """Return the function to call before ``torch.autograd.backward``, and the names of the
+        variables that are passed to it."""
         before = tuple(self._before.get(LOSS, ()))
         within = tuple(self._before.get(BACKWARD_BEGAN, ()))
         if not before and not within:
@@ -247,7 +254,7 @@ class StepEvents:
         return entering, ("tensors",)
 
     def after_scale(self, thread: Any) -> tuple[Any, Any] | None:
-        """The functions around ``GradScaler.scale``; None without a subscriber."""
+        """Return the functions around ``GradScaler.scale``; None without a subscriber."""
         after = tuple(self._after.get(LOSS_SCALED, ()))
         if not after:
             return None
@@ -264,7 +271,8 @@ class StepEvents:
 
 
 def _with_first(subscriber: Subscriber) -> Subscriber:
-    """Pass the first argument alone, where a decorator's function has all of them in a tuple."""
+    """Return a subscriber that gets only the first argument, even if a decorator's function passes
+    all arguments in a tuple."""
 
     def call(*arguments: Any) -> None:
         if arguments and type(arguments[0]) is tuple:
@@ -275,8 +283,8 @@ def _with_first(subscriber: Subscriber) -> Subscriber:
 
 
 class NoRecorder:
-    """Stands for the recorder where phases are not to be recorded (``--no-steps``), and there are
-    subscribers all the same."""
+    """Stand-in for the recorder if phases are not recorded (``--no-steps``) but there are
+    subscribers."""
 
     def name(self, *_: object, **__: object) -> int:
         return 1

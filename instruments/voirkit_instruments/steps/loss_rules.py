@@ -1,4 +1,4 @@
-"""The findings from the loss: it is not a number, or it does not fall."""
+"""Findings on the loss: it is not finite, or it does not fall."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from voirkit.units import figure
 
 Loss = Mapping[str, Any]
 
-# of normal values: standard deviation over the median distance from the median
+# for normally distributed values: standard deviation divided by the median distance from the median
 _DEVIATIONS_OF_DISTANCE = 1.48
-_ERROR_OF_MEDIAN = 1.25  # standard error of a median over that of a mean
-GROWN = 100.0  # times the first loss, from which on a training diverges
+_ERROR_OF_MEDIAN = 1.25  # standard error of a median divided by that of a mean
+GROWN = 100.0  # a training diverges at this many times its first loss
 
 
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """All findings of the rules below."""
+    """Yield all findings of the rules below."""
     series = _series(summary.get("loss"))
     yield from _loss_not_finite(series, summary.get("parameters"))
     if has_losses_of_evaluation(summary):
@@ -32,8 +32,8 @@ def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _series(loss: Loss | None) -> list[tuple[Loss, str]]:
-    """The losses of each optimizer, and the words that say which it is; of one optimizer there is
-    nothing to say."""
+    """Return the losses of each optimizer, with words that name the optimizer; the words are empty
+    if there is only one."""
     if not loss:
         return []
     rows = loss.get("series") or []
@@ -43,8 +43,8 @@ def _series(loss: Loss | None) -> list[tuple[Loss, str]]:
 def _loss_not_finite(
     series: Sequence[tuple[Loss, str]], parameters: Mapping[str, Any] | None
 ) -> Iterator[Finding]:
-    """The first loss that was not finite. What was not finite before it is known where parameters
-    are watched."""
+    """Yield a finding on the first loss that was not finite. If parameters are watched, the finding
+    names what was not finite before the loss."""
     parameter = (parameters or {}).get("not_finite")
     first_words = look_words = ""
     if parameter:
@@ -84,18 +84,20 @@ _COMES_AT_ONCE = (
 
 
 def _has_grown(loss: Loss, first: int) -> bool:
-    """True if a loss was many times as large as at its start before it was no number any more."""
+    """True if, before it stopped being finite, a loss was at least ``GROWN`` times its first
+    value."""
     before = [(index, value) for index, value in loss.get("curve") or () if index < first]
     sizes = [abs(value) for _, value in before if value is not None]
     return len(sizes) > 1 and sizes[-1] >= GROWN * sizes[0]
 
 
 def _loss_not_falling(series: Sequence[tuple[Loss, str]], look_words: str) -> Iterator[Finding]:
-    """A loss that does not fall; of several trainings, that of any. Optimizers that step by turns
-    are those of adversarial training or of actor and critic, whose losses need not fall.
+    """Yield a finding on a loss that does not fall; if there are several trainings, on the first
+    such loss. Optimizers that alternate are left out: they belong to adversarial or actor-critic
+    training, whose losses need not fall.
 
     Args:
-        look_words: Which flag tells more, in words.
+        look_words: Words that name the flag that tells more.
     """
     for loss, optimizer_words in series:
         other_losses = [other for other, _ in series if other is not loss]
@@ -119,14 +121,14 @@ def _loss_not_falling(series: Sequence[tuple[Loss, str]], look_words: str) -> It
 
 
 def _overlap(loss: Loss, other: Loss) -> bool:
-    """True if two series of losses are of one time."""
+    """True if two series of losses overlap in time."""
     (first, last), (start, end) = loss["passes_from_to"], other["passes_from_to"]
     return bool(start < last and first < end)
 
 
 def _ends_of_flat(loss: Loss) -> tuple[float, float] | None:
-    """Medians of the first and the last quarter of losses that do not fall; None of others. What
-    two standard errors of their difference would hide is not a reason for a finding."""
+    """Return the medians of the first and the last quarter of losses that do not fall; otherwise
+    None. Also None if noise, taken as two standard errors of the difference, could hide a fall."""
     values = [value for _, value in loss.get("curve") or [] if value is not None]
     quarter = len(values) // 4
     if loss["n"] < limits.FEW_LOSSES or quarter < limits.FEW_IN_QUARTER:
@@ -142,6 +144,6 @@ def _ends_of_flat(loss: Loss) -> tuple[float, float] | None:
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and the median distance from it."""
+    """Return the median, and the median distance from it."""
     middle = median(values)
     return middle, median([abs(value - middle) for value in values])

@@ -1,20 +1,21 @@
-"""Recording of what each step of the training spends its time on, written into the trace plane as
-phases; and of the loss from first to last, for the summary. Always on; ``--no-steps`` disables it.
+"""Records what each training step spends its time on, as phases in the trace plane, and the loss,
+for the summary. Always on; ``--no-steps`` disables it.
 
-It only records; steps, their shares, rates and the verdict are computed from the phases
-afterwards. Until the program imports torch nothing is done but to wait for that, and a program that
-never does pays nothing. The same is done in the processes that the program starts, which may train
-as well; not in those that load data.
+Steps, their shares, rates and the verdict are computed from the phases afterwards. Until the
+program imports torch, only that import is waited for; a program that never imports torch pays
+nothing. Processes that the program starts may train as well, so they are recorded in the same way,
+except those that load data.
 
-The loss is the given ``loss``, or, if none is given, what ``backward`` is called on: a curve in a
-bounded number of points, and where it is no number. It keeps no graph alive and never waits for a
-device while the script runs: what lies on one is read at the end, and only for the curve.
+The loss is the given ``loss``, or, if none is given, the value that ``backward`` is called on. Its
+curve is recorded with a bounded number of points, and where it is not finite. No graph is kept
+alive, and no device is waited for while the script runs: losses on a device are read at the end,
+and only those of the curve.
 """
 
 from __future__ import annotations
 
 import time
-from _thread import get_ident  # threading is imported where the program imports it
+from _thread import get_ident  # ``threading`` is not imported here: that is left to the program
 
 from voirkit.imports import when_imported
 from voirkit.processes import inherit
@@ -38,12 +39,12 @@ TASKS = ("eval", "evaluate", "evaluation", "val", "valid", "validate", "validati
 
 
 class Steps:
-    """The patches of one run in one process, once torch is there.
+    """Recording of one run in one process, with patches of torch once torch is imported.
 
     Args:
-        ov: The overseer, or what stands for it in a process that the program has started.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its
-            own.
+        ov: The overseer, or its stand-in in a process that the program has started.
+        recorder: The recorder of the trace plane; ``voirkit.trace.recorder`` unless a test passes
+            its own.
     """
 
     def __init__(self, ov: Overseer | ChildProcess, recorder: Any = None) -> None:
@@ -55,7 +56,7 @@ class Steps:
         self._over = False
 
     def start(self, torch: ModuleType) -> None:
-        """torch has been imported."""
+        """Patch torch, which has just been imported."""
         if self._over:
             return
         start_ns = time.perf_counter_ns()
@@ -74,25 +75,25 @@ class Steps:
             self._torch = TorchPatches(recording, self._ov.warn, self._ov.shared(StepEvents))
             self._torch.install()
             self._recorder.timed(0, time.perf_counter_ns() - start_ns, "start")
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # an unknown version of torch
             self._ov.warn(f"steps: nothing is recorded of torch ({type(exc).__name__}: {exc}).")
 
     def watch_program(self) -> None:
-        """The script's definitions have been executed."""
+        """Patch the program's own optimizers, after the script's definitions have been executed."""
         if self._torch is None:
             return
         start_ns = time.perf_counter_ns()
         try:
             self._torch.watch_program()
-        except Exception as exc:  # modules of the program's may hold anything
+        except Exception as exc:  # modules of the program may hold anything
             self._ov.warn(
                 f"steps: the program's own optimizers are not timed ({type(exc).__name__}: {exc})."
             )
         self._recorder.timed(0, time.perf_counter_ns() - start_ns, "start")
 
     def on_given(self, event: dict[str, Any]) -> None:
-        """Record each step that is given with one of ``TASKS`` as evaluation
-        (``voirkit.iterate("eval", ...)``). Must never raise: the script gives in the middle of its
+        """Record as evaluation each step that is given with one of ``TASKS``
+        (``voirkit.iterate("eval", ...)``). Must never raise: it runs in the middle of the script's
         work."""
         wrap = event.get("$wrap")
         if wrap is None or self._torch is None or self._over:
@@ -109,8 +110,8 @@ class Steps:
             self._recorder.span(name, start_ns, time.perf_counter_ns())
 
     def watch_children(self) -> None:
-        """Record in the processes that are spawned from this one too; not in one that loads
-        data, which pays nothing."""
+        """Record also in processes spawned from this one. Data loader workers are not recorded, and
+        pay nothing."""
         inherit.watch(_CHILD_ENTRY, self._offer)
 
     def _offer(self) -> dict[str, Any] | None:
@@ -119,8 +120,8 @@ class Steps:
         return None if is_starting_worker() else {"warnings": self._ov.warnings}
 
     def end(self, completed: bool = True) -> None:
-        """The program has ended, as in ``TorchPatches.remove``: put torch back as it was, and
-        report what was done to it."""
+        """Restore torch at the end of the program, and report what was patched. ``completed``: see
+        ``TorchPatches.remove``."""
         self._over = True
         if self._torch is None:
             return
@@ -139,7 +140,7 @@ class Steps:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Record the phases of the training's steps."""
+    """Record the phases of training steps."""
     recorder: Any = None
     if options["no_steps"]:
         from voirkit_instruments.steps.events import NoRecorder, StepEvents
@@ -171,7 +172,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
-    """In such a process: record as the parent does, once it has torch."""
+    """Record in a spawned process as its parent does, once the process has imported torch."""
     from voirkit.processes.children import this_process
 
     if not inherit.is_watched(_CHILD_ENTRY):
@@ -187,16 +188,16 @@ _INFINITE = float("inf")
 
 
 class Losses:
-    """The first and the last loss, how many there were, and some between. Every loss is kept at
-    first; when there are 256, every second, then every fourth ...: a long run costs no more than a
-    short one."""
+    """The first and the last loss, the number of losses, and samples in between. At first every
+    loss is sampled; when there are 256 samples, every second loss, then every fourth ...: a long
+    run costs no more than a short one."""
 
     def __init__(self) -> None:
         self.n = 0  # how many losses there were
         self._first: Any = None
         self._last: Any = None
         self._every = 1
-        self._samples: list[tuple[int, Any]] = []  # number, loss
+        self._samples: list[tuple[int, Any]] = []  # (number of the loss, loss)
         self._n_read = self._n_not_finite = 0
         self._first_not_finite: tuple[int, float] | None = None
 
@@ -206,8 +207,8 @@ class Losses:
             self.add(event["loss"])
 
     def add(self, loss: Any) -> None:
-        """Add the next loss: a number, a tensor or an array. Waits for no device."""
-        # at each step: without the calls below
+        """Add the next loss: a number, a tensor or an array. Does not wait for a device."""
+        # fast path, as this runs at each step
         if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:
             self._n_read += 1
             if self.n % self._every == 0:
@@ -222,18 +223,18 @@ class Losses:
             elif not may_be_read(loss):
                 loss = None
             elif hasattr(loss, "detach"):
-                loss = loss.detach()  # the graph behind it is the program's to free
+                loss = loss.detach()  # must not keep the program's graph alive
         if type(loss) is float:
             self._check(self.n, loss)
         if self.n % self._every == 0:
             self._sample(loss)
         if self.n == 0:
             self._first = self._samples[0][1]
-        self._last = loss  # the last is read before the program can write over it
+        self._last = loss  # not copied: the last loss is read before the program can overwrite it
         self.n += 1
 
     def _sample(self, loss: Any) -> None:
-        # the program may write over it
+        # copied, as the program may overwrite it
         self._samples.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))
         if len(self._samples) >= MOST_POINTS:
             del self._samples[1::2]
@@ -247,13 +248,13 @@ class Losses:
                 self._first_not_finite = index, loss
 
     def summary(self) -> dict[str, Any] | None:
-        """``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given, or none
-        that is a number.
+        """Return ``first``, ``last``, ``n``, ``not_finite``, ``curve``; None if no loss was given,
+        or the first or the last loss is not a number.
 
-        ``curve`` is pairs of (number of the loss, from 0; loss or None if it is no finite number).
-        ``not_finite`` is None, or ``first`` (the number of the first loss that is not), its
-        ``value``, ``n``, and ``of`` how many: of losses on a device only those of the curve are
-        looked at.
+        ``curve`` is pairs of (number of the loss, from 0; loss, or None if it is not finite).
+        ``not_finite`` is None if all losses are finite. Otherwise it has ``first`` (the number of
+        the first loss that is not finite), its ``value``, ``n`` (how many are not finite) and
+        ``of`` (how many were checked). Of losses on a device, only those of the curve are checked.
         """
         first, last = number(self._first), number(self._last)
         if first is None or last is None:
@@ -283,8 +284,9 @@ class Losses:
         }
 
     def means(self) -> tuple[float, float] | None:
-        """Mean of the first and of the last quarter of the samples; None with less than two losses
-        that are numbers. Of a loss for each sample its mean counts."""
+        """Return the means of the first and of the last quarter of the samples; None with fewer
+        than two losses that are numbers. A loss with a value for each item of the batch counts with
+        its mean."""
         numbers = [_as_float(loss) for _, loss in self._samples]
         values = [value for value in numbers if value is not None]
         quarter = max(1, len(values) // 4)
@@ -294,8 +296,8 @@ class Losses:
 
 
 MOST_SERIES = 64
-_MOST_PENDING = 1024  # backward passes without a step of an optimizer
-_MOST_ASKED = 16  # passes of a series of which it is asked whether their loss was divided
+_MOST_PENDING = 1024  # most backward passes without an optimizer step that are kept
+_MOST_ASKED = 16  # passes of a series that are inspected for a divisor of the loss
 _MOST_DIVISORS = 4
 
 
@@ -304,15 +306,16 @@ class LossSeries(Losses):
 
     def __init__(self, number: int, first_pass: int) -> None:
         super().__init__()
-        self.number = number  # of the optimizers, as they came
+        self.number = number  # number of the optimizer, in order of appearance
         self.updates = 0  # steps of the optimizer
-        self.single = 0  # those after one pass
-        self.first_pass = self.last_pass = first_pass  # among the passes of all series
-        self._sizes: dict[int, int] = {}  # how many of the others had so many passes
-        self._divisors: set[float] = set()  # by what losses were divided; 1: by nothing
+        self.single = 0  # updates after a single pass
+        self.first_pass = self.last_pass = first_pass  # numbers among the passes of all series
+        self._sizes: dict[int, int] = {}  # number of passes -> updates with that many, above 1
+        self._divisors: set[float] = set()  # numbers by which losses were divided; 1: not divided
 
     def add_update(self, losses: list[Any]) -> None:
-        """The optimizer has stepped, for the first time since these losses."""
+        """Add the losses of the passes before an update: the optimizer has stepped for the first
+        time after them."""
         size = len(losses)
         self.updates += 1
         if size == 1:
@@ -323,19 +326,22 @@ class LossSeries(Losses):
             self.add(loss)
 
     def note_divisor(self, divisor: float | None) -> None:
-        """A loss was divided by this."""
+        """Record that a loss was divided by this number; None: it was not divided."""
         if len(self._divisors) < _MOST_DIVISORS:
             self._divisors.add(1.0 if divisor is None else round(divisor, 6))
 
     def passes_of_update(self) -> int:
-        """How many passes most of the updates have."""
+        """Return the number of backward passes that most updates have."""
         size = max(self._sizes, key=self._sizes.__getitem__, default=1)
         return size if self._sizes.get(size, 0) > self.single else 1
 
     def summary(self) -> dict[str, Any] | None:
-        """As of ``Losses``, as ``backward`` gets them; where several passes are one update,
-        ``passes``: how many, and ``times``: that number, if the losses were divided by just it, or
-        ``divided``: whether they were divided by another one."""
+        """Return the summary of ``Losses``, for the losses that ``backward`` gets.
+
+        If an update takes several passes, the summary also has ``passes``, their number. If the
+        losses were divided by exactly this number, it has ``times``, the same number. If they were
+        divided by another number, it has ``divided``, True.
+        """
         summary = super().summary()
         passes = self.passes_of_update()
         if summary is None or passes == 1:
@@ -352,41 +358,43 @@ class _Passes:
     """The backward passes of one thread."""
 
     def __init__(self) -> None:
-        self.losses: list[Any] = []  # of the passes since the last step
-        # by what they were divided, of those of which it was asked
+        self.losses: list[Any] = []  # losses of the passes since the last optimizer step
+        # divisors of the losses that were inspected for one
         self.divisors: list[float | None] = []
-        self.optimizer = 0  # whose series the ones before are of
-        self.series: LossSeries | None = None  # that one
-        self.next_optimizer: dict[int, int] = {}  # which optimizer stepped after which
+        self.optimizer = 0  # optimizer whose series the previous passes belong to
+        self.series: LossSeries | None = None  # the series of that optimizer
+        self.next_optimizer: dict[int, int] = {}  # by optimizer: which one stepped after it
         self.never_steps = False
 
     def end_series(self, n_passes: int) -> None:
-        """Note that so many passes of all series had ended with one of this thread's series."""
+        """Record that this thread's series ends: at this moment there were ``n_passes`` passes of
+        all series."""
         if self.series is not None:
             self.series.last_pass = max(self.series.last_pass, n_passes)
 
 
 class SeenLosses:
-    """The losses that the recorder sees: a series for each optimizer, of the losses of the passes
-    since the step before. ``n``: of all."""
+    """The losses that the recorder sees: a series for each optimizer, with the losses of the passes
+    before its steps. ``n`` is the number of all losses."""
 
     def __init__(self) -> None:
         self.n = 0
-        # passes of which it is still to be asked by what their loss was divided
+        # number of passes that are still to be inspected for the divisor of their loss
         self.looks = _MOST_ASKED
         self._last: Any = None
-        # by the optimizer; 0: of passes that no optimizer used
+        # by optimizer; 0: passes that no optimizer used
         self._series: dict[int, LossSeries] = {}
         self._n_series = 0
         self._threads: dict[int, _Passes] = {}
 
     def add(self, loss: Any, stepped: int = 0, divisor: float | None = None) -> None:
-        """Add the loss of a backward pass that is about to begin. Waits for no device.
+        """Add the loss of a backward pass that is about to begin. Does not wait for a device.
 
         Args:
             loss: A number, or a tensor.
-            stepped: The optimizer that has stepped since the last pass of this thread; 0: none has.
-            divisor: By what the loss was divided, if that was asked for (``looks``).
+            stepped: The optimizer that has stepped since this thread's last pass; 0 if none has.
+            divisor: The number by which the loss was divided, if the loss was inspected for it
+                (``looks``).
         """
         thread = get_ident()
         passes = self._threads.get(thread)
@@ -394,8 +402,8 @@ class SeenLosses:
             passes = self._threads[thread] = _Passes()
         is_read = type(loss) is float
         series, pending = passes.series, passes.losses
-        # At nearly each step of most programs: one pass before it, no other optimizer, and nothing
-        # to ask for.
+        # Fast path for nearly all steps of most programs: one pass before the step, the same
+        # optimizer, and no divisor to look for.
         if (
             series is not None
             and stepped == passes.optimizer
@@ -422,7 +430,8 @@ class SeenLosses:
             self._flush(passes, 0)
 
     def _copied(self, passes: _Passes, loss: Any) -> Any:
-        """A loss that is not read yet, and may be written over before the optimizer steps."""
+        """Return a loss that is not read yet. A loss that will be sampled is copied, as the program
+        may overwrite it before the optimizer steps."""
         is_sampled = passes.series is None or not self.n % passes.series._every
         return loss.clone() if is_sampled and hasattr(loss, "clone") else loss
 
@@ -435,7 +444,7 @@ class SeenLosses:
             passes.losses = []
 
     def _flush(self, passes: _Passes, optimizer: int) -> None:
-        """Put losses into a series whose optimizer has not stepped after them."""
+        """Put the pending losses into a series whose optimizer has not stepped after them."""
         if passes.losses:
             series = self._of(passes, optimizer)
             for loss in passes.losses:
@@ -443,7 +452,8 @@ class SeenLosses:
             passes.losses = []
 
     def _of(self, passes: _Passes, optimizer: int) -> LossSeries:
-        """The series of an optimizer, into which the losses of a thread are about to be put."""
+        """Return the series of an optimizer. The caller is about to put the losses of a thread into
+        it."""
         first_pass = self.n - len(passes.losses)
         passes.end_series(first_pass)
         passes.optimizer = optimizer
@@ -462,13 +472,14 @@ class SeenLosses:
         return series
 
     def summary(self) -> dict[str, Any] | None:
-        """As of the ``LossSeries`` with most updates, of several the last; with all of them as
-        ``series`` if there are more."""
+        """Return the summary of the series with the most updates; if several have the most, of the
+        last one. If there is more than one series, ``series`` holds the summaries of all."""
         for passes in list(self._threads.values()):
             following = passes.next_optimizer.get(passes.optimizer, passes.optimizer)
             series = self._series.get(following)
             if following and series is not None and len(passes.losses) == series.passes_of_update():
-                self._step(passes, following)  # nobody has asked since whether it has stepped
+                # a step is noticed at the next pass, but none has followed
+                self._step(passes, following)
             else:
                 self._flush(passes, following)
             passes.end_series(self.n)
@@ -495,19 +506,21 @@ class SeenLosses:
 
 
 class LossesOfRun:
-    """The losses of a run: those that are given, which win, and those that the recorder sees."""
+    """The losses of a run: given losses, which take precedence, and losses that the recorder
+    sees."""
 
     def __init__(self) -> None:
         self.given = Losses()
         self.seen = SeenLosses()
 
     def summary(self) -> dict[str, Any] | None:
-        """See ``Losses.summary``."""
+        """Return the summary of the given losses, or else of the losses that the recorder sees; see
+        ``Losses.summary``."""
         return self.given.summary() or self.seen.summary()
 
     def latest(self) -> float | None:
-        """The last loss, from any thread; None of one on a device, for which would have to be
-        waited."""
+        """Return the last loss, from any thread; None if it is on a device, as reading it would
+        wait for the device."""
         loss = self.given._last if self.given.n else self.seen._last
         return loss if type(loss) is float else None
 
@@ -516,7 +529,7 @@ def _as_float(loss: Any) -> float | None:
     plain = number(loss)
     if plain is not None:
         return float(plain)
-    try:  # one loss for each sample
+    try:  # a loss with a value for each item of the batch
         if not may_be_read(loss):
             return None
         losses = loss.float() if hasattr(loss, "float") else loss
@@ -526,8 +539,8 @@ def _as_float(loss: Any) -> float | None:
 
 
 def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Put the losses into the summary, and give what the recorder sees of the training to those who
-    listen. Losses that are given win over those that the recorder sees."""
+    """Put the losses into the summary, and give what the recorder sees of the training to
+    listeners. Given losses take precedence over losses that the recorder sees."""
     losses = ov.shared(LossesOfRun)
 
     ov.when_given(lambda given: given.watch("loss", losses.given.on_event, only_given=True))
@@ -543,7 +556,7 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     if no_steps and ov.may_be_listened_to:
         from voirkit_instruments.steps.events import LOSS, StepEvents
 
-        ov.shared(StepEvents).subscribe(LOSS)  # the steps instrument is to watch torch all the same
+        ov.shared(StepEvents).subscribe(LOSS)  # makes the steps instrument patch torch all the same
     when_imported("torch", start)
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

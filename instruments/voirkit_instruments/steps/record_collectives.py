@@ -1,20 +1,20 @@
-"""The collectives that ranks exchange: every one that torch's own flight recorder has seen, DDP's
-and FSDP's too, with when it was begun.
+"""Recorder of the collectives that ranks exchange, with their start times: every collective in
+torch's own flight recorder, including those of DDP and FSDP.
 
-The recorder keeps the last 2,000 of a process, of each back end; before torch 2.11 if it is
-switched on. It is read, never emptied: the program's tools find in it what they would without
-voirkit. That takes some 5 us an entry, of all that it holds, so it is read when about three
-quarters of it are new, in the thread that trains, and at the end. What a process that is killed
-began since then is not known.
+A flight recorder keeps the last 2,000 collectives of each backend in a process; before torch 2.11
+only if it is switched on. Reading leaves its entries in place, so the program's own tools find what
+they would without voirkit. A read takes about 5 us for each entry that the recorder holds. It is
+therefore read in the training thread when about three quarters of the entries are new, and at the
+end of the run. If the process is killed, the collectives since the last read are lost.
 
-Its functions are private ones of torch, checked with torch 2.15. Where they are not there, or it is
-switched off, the public functions of torch.distributed are recorded as they are called; what DDP
-begins by itself is then not seen.
+The functions that read a flight recorder are private to torch; checked with torch 2.15. If they are
+missing, or the recorder is switched off, calls of the public functions of torch.distributed are
+recorded instead. Collectives that DDP starts internally are then missing.
 
-A record begins when the collective was begun, and lasts as long as it ran on the device where the
-recorder has taken that (NCCL under ``TORCH_NCCL_ENABLE_TIMING``). When it began to run there is
-known no better than to the 100 ms in which torch's watchdog looks. Checked with what such a
-recorder gives, not on a device.
+A record starts when the host issued the collective. It lasts as long as the collective ran on the
+device, if the recorder measured that (NCCL with ``TORCH_NCCL_ENABLE_TIMING``). The start on the
+device is known only to within the 100 ms at which torch's watchdog polls. Checked with the output
+of such a recorder, not on a device.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ from typing import Any
 from voirkit.processes.children import after_children
 from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
-# Of the records, as the ranks instrument reads them: category is the back end, name the collective,
-# value its number in the group.
+# kind of the records, which the ranks instrument reads: category is the backend, name the
+# collective, value its sequence number in the group
 _KIND = "collective"
-# behind the group's name where functions that were called are recorded: their numbers are others
-# than the recorder's
+# suffix of the group's name in records of function calls, whose numbers differ from the flight
+# recorder's
 _CALLED = " (calls)"
-_MESSAGES = ("send", "recv", "send_object_list", "recv_object_list")  # between two ranks
-_NEW = 1_500  # entries, of the 2,000 that are kept by default
+# point-to-point: between two ranks
+_MESSAGES = ("send", "recv", "send_object_list", "recv_object_list")
+_NEW = 1_500  # read after this many new entries, of the 2,000 that a recorder keeps by default
 _AT_LEAST_EVERY_NS = 10_000_000_000
-_OFTENEST = 1_000  # times as long as reading takes, so that it is a thousandth of the time
-# until then it is known how long a collective took, unless nobody looks
+# minimum interval between time-based reads, as a multiple of a read's duration: such reads take at
+# most a thousandth of the time
+_OFTENEST = 1_000
+# age from which an entry counts as final: torch's watchdog, if it runs, has set the duration by
+# then
 _RETIRED_NS = 1_000_000_000
 _BYTES = {
     "Double": 8,
@@ -60,11 +64,11 @@ _BYTES = {
 
 
 def flight_recorders(functions: Any) -> Iterator[Callable[[], bytes]]:
-    """The functions that dump torch's flight recorders, without stacks, as far as this torch has
-    them; TypeError where it has others.
+    """Yield, for each flight recorder of this torch version, a function that dumps it without
+    stacks. The function raises TypeError if this version's recorder differs.
 
-    gloo's, that of NCCL up to torch 2.14 (``TORCH_DIST_USE_NCCL2=0``), and those of the two that
-    stand for NCCL since.
+    The recorders are gloo's, NCCL's up to torch 2.14 (``TORCH_DIST_USE_NCCL2=0``), and those of the
+    two backends that replace NCCL since.
 
     Args:
         functions: ``torch._C._distributed_c10d``.
@@ -81,14 +85,14 @@ def flight_recorders(functions: Any) -> Iterator[Callable[[], bytes]]:
 
 
 class FlightRecorder:
-    """One of torch's flight recorders, and how far it has been read.
+    """Reader of one of torch's flight recorders, which remembers how far it has read.
 
     Args:
-        dump: Gives what it holds.
+        dump: Returns the recorder's pickled content.
 
     Attributes:
-        lost: How many entries were no longer kept when they were to be read.
-        last: Number of the last entry that was read, -1 for none.
+        lost: Number of entries that the recorder had discarded before they were read.
+        last: Number of the last entry that was read, -1 if none was.
     """
 
     def __init__(self, dump: Callable[[], bytes]) -> None:
@@ -98,15 +102,16 @@ class FlightRecorder:
         self._has_times = False
 
     def read(self, over: bool) -> tuple[list[Mapping[str, Any]], int]:
-        """The entries that are new and as complete as they will be, and how many are new. ``over``:
-        whether this is the last time. Raises TypeError: it is none that is known."""
+        """Return the new entries whose data is final, and the number of all new entries. ``over``:
+        True for the last read, which returns all of them. Raises TypeError: the recorder has an
+        unknown format."""
         entries = pickle.loads(self._dump()).get("entries") or []
         if not entries:
             return [], 0
         if "collective_seq_id" not in entries[0]:
             raise TypeError("a recorder of torch 2.3")
         if entries[-1]["record_id"] < self.last:
-            self.last = -1  # the program has emptied it
+            self.last = -1  # the program has emptied the recorder
         self.lost += max(entries[0]["record_id"] - self.last - 1, 0)
         new = [entry for entry in entries if entry["record_id"] > self.last]
         self._has_times = self._has_times or any("duration_ms" in entry for entry in new)
@@ -117,7 +122,7 @@ class FlightRecorder:
 
 
 def _count_complete(entries: list[Mapping[str, Any]]) -> int:
-    """How many entries there are before the first that may still get its duration."""
+    """Count the entries before the first one whose duration may still be set."""
     young_ns = time.time_ns() - _RETIRED_NS
     for n, entry in enumerate(entries):
         if not entry["retired"] and entry["time_created_ns"] > young_ns:
@@ -126,8 +131,8 @@ def _count_complete(entries: list[Mapping[str, Any]]) -> int:
 
 
 class CollectiveRecording:
-    """Writes collectives into the trace plane. ``recording``: the recording that this is a part
-    of."""
+    """Writer of collectives into the trace. ``recording``: the state of the steps instrument, which
+    this object is a part of."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -138,19 +143,19 @@ class CollectiveRecording:
         self._arguments: dict[tuple[Any, ...], int] = {}
         self._recorders: list[FlightRecorder] = []
         self._backend = ""
-        self._numbers: dict[str, int] = {}  # by group: of the last collective that was called
-        # how often it was asked since it was read, and how often it is until then
+        self._numbers: dict[str, int] = {}  # by group: number of the last recorded call
+        # calls of tick() since the last read, and the number of calls that triggers the next read
         self._ticks = self._until = 1
         self._read_ns = 0
 
     @property
     def lost(self) -> int:
-        """How many were no longer kept when they were to be read."""
+        """Number of entries that the flight recorders had discarded before they were read."""
         return sum(recorder.lost for recorder in self._recorders)
 
     def start_reading(self, backend: str) -> None:
-        """A process group has been made, with that back end (``gloo``, ``cuda:nccl``,
-        ``cpu:gloo,cuda:nccl``)."""
+        """Begin to read the flight recorders: a process group has been created with this
+        ``backend`` (``gloo``, ``cuda:nccl``, ``cpu:gloo,cuda:nccl``)."""
         if not self._backend:
             backends = {part.rpartition(":")[2] for part in backend.split(",")}
             self._backend = ",".join(sorted(backends))
@@ -159,7 +164,8 @@ class CollectiveRecording:
             after_children(self.read)
 
     def tick(self, *_: object) -> int:
-        """Called once or several times a step, by who exchanges something."""
+        """Read the flight recorders if it is time to. Called once or several times a step, when
+        ranks exchange data. Returns 1 in place of a start time."""
         if self._backend:
             self._ticks += 1
             if self._ticks >= self._until:
@@ -174,8 +180,8 @@ class CollectiveRecording:
         arguments: tuple[Any, ...],
         keywords: Mapping[str, Any],
     ) -> None:
-        """A public function of torch.distributed has been called: a collective of its own where no
-        recorder has seen any."""
+        """Record a call of a public function of torch.distributed as a collective, unless a flight
+        recorder has entries: these are then recorded instead."""
         self.tick()
         if (
             not self._backend
@@ -191,13 +197,14 @@ class CollectiveRecording:
                 n_bytes = self._recording.bytes_of((*arguments, *keywords.values()))
                 args = self._described(group + _CALLED, "", n_bytes)
                 self._recording.recorder.span(name, start_ns, end_ns, args, number)
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self._recording.failed("collectives", exc)
 
     def _group(
         self, function: Any, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
     ) -> str | None:
-        """Name of the group of a call; None where this process is not in it."""
+        """Return the name of the process group of a call; None if this process is not in the
+        group."""
         ranks: Any = sys.modules["torch.distributed.distributed_c10d"]
         parameters = function.__code__.co_varnames[: len(arguments)]
         group = dict(zip(parameters, arguments, strict=False)).get("group", keywords.get("group"))
@@ -205,7 +212,8 @@ class CollectiveRecording:
         return str(ranks._world.pg_names[group]) if ranks.get_rank(group) >= 0 else None
 
     def read(self, over: bool = True) -> None:
-        """Write what is new. ``over``: whether this is the last time."""
+        """Write the new entries of all flight recorders to the trace. ``over``: True for the last
+        read."""
         if not self._backend:
             return
         start_ns = time.perf_counter_ns()
@@ -219,7 +227,7 @@ class CollectiveRecording:
                 else:
                     self._write(entries)
                     n += new
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self._recorders = []
             recording.failed("collectives", exc)
         for name, spent_ns in zip((self._ran, self._waited), _scheduled_ns(), strict=True):
@@ -242,7 +250,7 @@ class CollectiveRecording:
                 continue
             group, description = entry["process_group"]
             profiled = entry["profiling_name"]
-            if "," in self._backend:  # each of them counts the group's collectives by itself
+            if "," in self._backend:  # each backend numbers the collectives of the group separately
                 group = f"{group} ({profiled.rpartition(':')[0]})"
             n_bytes = _bytes(entry["input_sizes"], entry["input_dtypes"])
             args = self._described(group, description, n_bytes)
@@ -274,10 +282,10 @@ class CollectiveRecording:
 
 
 def _scheduled_ns() -> tuple[int, int]:
-    """How long this thread has had a processor, and was ready to run and had none; -1 where the
-    system does not tell."""
+    """Return the nanoseconds that this thread ran on a processor, and those that it was runnable
+    but waited for one; -1 if the system does not report them."""
     try:
-        # decoding it would call functions in Python, which torch.compile looks at
+        # binary mode: decoding calls functions in Python, which torch.compile would trace
         with open("/proc/thread-self/schedstat", "rb") as file:
             words = file.read().split()
         return int(words[0]), int(words[1])

@@ -1,7 +1,7 @@
-"""Optimizers that are no ``torch.optim.Optimizer``: those of libraries, by name, and the program's
-own classes that have a ``step`` and a ``zero_grad``.
+"""Recorder for optimizers that do not derive from ``torch.optim.Optimizer``: optimizers of known
+libraries, and the program's own classes that have a ``step`` and a ``zero_grad``.
 
-A library's that is one of torch's (apex, bitsandbytes, schedulefree) needs no entry.
+Library optimizers that derive from torch's (apex, bitsandbytes, schedulefree) need no entry here.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from voirkit_instruments.steps.record_plain import Leave
 
-# Module and path of what applies gradients. Checked with keras 3.15.
+# module and path of the function that applies gradients; checked with keras 3.15
 OF_LIBRARIES = (("keras.src.optimizers.base_optimizer", "BaseOptimizer.apply"),)
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 
 def steps_of_program() -> Iterator[tuple[str, FunctionType]]:
-    """Name and function of each ``step`` that the program's modules define in a class with a
-    ``zero_grad``, which is neither an optimizer nor a module of torch."""
+    """Yield name and function of each ``step`` method that the program's modules define in a class
+    that also has a ``zero_grad``. Optimizers and modules of torch are excluded."""
     for module in list(sys.modules.values()):
         if type(module) is ModuleType and _is_of_program(module):
             for kind in list(vars(module).values()):
                 if isinstance(kind, type) and _is_optimizer(kind, module):
-                    step = innermost(vars(kind)["step"])  # of torch.no_grad, most often
+                    # without its decorators, usually torch.no_grad
+                    step = innermost(vars(kind)["step"])
                     yield f"{kind.__module__}.{kind.__qualname__}.step", step
 
 
 def _is_of_program(module: ModuleType) -> bool:
     file = vars(module).get("__file__")
-    # first without a cache: of most modules the path alone says that they are no program's
+    # checked first, without file_owner's cache: for most modules the path alone rules out the
+    # program
     if type(file) is not str or "site-packages" in file or file.startswith(_STANDARD_LIBRARY):
         return False
     return file_owner(file) is Owner.PROGRAM
 
 
 def _is_optimizer(kind: type, module: ModuleType) -> bool:
-    """True if a module defines a class that is used as an optimizer."""
+    """True if the module defines this class and the class serves as an optimizer."""
     torch = sys.modules["torch"]
     if kind.__module__ != module.__name__ or type(vars(kind).get("step")) is not FunctionType:
         return False
@@ -55,15 +57,16 @@ def _is_optimizer(kind: type, module: ModuleType) -> bool:
 
 
 def around_own_step(recording: Recording, leave_step: Leave) -> tuple[Any, Any]:
-    """Before and after the ``step`` of a class of the program's.
+    """Return the callbacks before and after the ``step`` of a class of the program.
 
-    It is recorded as an optimizer's where no module is called, nothing is walked back through and
-    no optimizer steps meanwhile: otherwise it is a trainer's, or a wrapper of an optimizer whose
-    own step is recorded. That is known only at its end, so instruments that wrap phases as they
-    begin (system calls, stacks) do not have it.
+    The call is recorded as an optimizer step only if no module call, backward pass or optimizer
+    step was recorded during it. Otherwise it belongs to a trainer, or to a wrapper of an optimizer
+    whose own step is recorded. This is known only when the call ends, so instruments that wrap
+    phases at their start (system calls, stacks) do not see these steps.
     """
     hot = recording.hot
-    open_steps: dict[int, tuple[int, Any]] = {}  # by the start of a step
+    # by start time of the step: counts of training work so far, and the device if it is timed
+    open_steps: dict[int, tuple[int, Any]] = {}
 
     def enter(*_: object) -> int:
         device = hot.device

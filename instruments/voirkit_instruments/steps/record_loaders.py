@@ -1,9 +1,9 @@
-"""Loaders, as the steps instrument records them: their iterators being made, each request for a
-batch, and the request that finds none.
+"""Recorder of data loaders for the steps instrument: creation of their iterators, each request for
+a batch, and the request that finds no batch left.
 
-Reads attributes of torch's own loader and iterators only, and never what could be code of the
-program, but for a dataset's length where its ``__len__`` plainly only looks. Checked with torch 2.1
-and 2.15.
+It reads attributes of torch's own loaders and iterators only, and avoids attributes that may run
+code of the program. The exception is the length of a dataset whose ``__len__`` plainly only reads
+attributes. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from voirkit_instruments.steps.record_spans import UNKNOWN, Recording
 
 
 class Episode:
-    """An iterator over a loader, from its creation to its end.
+    """One pass over a loader, from the creation of its iterator to its end.
 
     Attributes:
-        ref: The iterator.
-        args: The number under which the arguments of its records are interned.
-        place: These arguments.
-        began_ns: When it was created.
-        before: Counts of training work and of model calls at that time.
-        since_ns: When the next loop began, if this one evaluates and was not asked for a batch
-            since: the program may keep the iterator long after the loop has ended.
+        ref: Weak reference to the iterator.
+        args: Number of the interned ``place``.
+        place: The arguments of the iterator's records: its loader and episode numbers.
+        began_ns: When the iterator was created.
+        before: Counts of training work and of module calls at that time.
+        since_ns: When the next loop began, if this loop only evaluates and has not requested a
+            batch since. The program may keep the iterator long after the loop has ended.
     """
 
     __slots__ = ("args", "before", "began_ns", "over", "pid", "place", "ref", "since_ns")
@@ -52,16 +52,16 @@ class Episode:
 
 
 class LoaderRecording:
-    """Writes what loaders do into the trace plane.
+    """Writer of data loader activity into the trace.
 
-    A loop over a loader is a span of its own when it is over: ``pipeline.epoch`` if something was
-    trained in it, ``pipeline.evaluate`` if models were only called. It ends with the request that
-    finds nothing, or where its iterator is released (``break``). An iterator that is released with
-    nothing done (``batch = next(iter(loader))``) leaves ``dataloader.left``: its batch may be
-    trained on yet, without it.
+    When a loop over a loader is over, it becomes a span: ``pipeline.epoch`` if the loop trained,
+    ``pipeline.evaluate`` if it only called models. A loop ends with the request that finds no
+    batch, or when its iterator is released (``break``). If an iterator is released before any
+    training or model call (``batch = next(iter(loader))``), a ``dataloader.left`` record is
+    written: its batch may still be used for training later.
 
     Args:
-        recording: The recording that this is a part of.
+        recording: The state of the steps instrument, which this object is a part of.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -82,14 +82,14 @@ class LoaderRecording:
         )
         self._start = recording.phase("dataloader", "start_workers")
         self._stop = recording.phase("dataloader", "stop_workers")
-        # by identity of an iterator: since when its workers are started; arguments
+        # by id of an iterator: when the start of its workers began, and the interned arguments
         self._starting: dict[int, tuple[int, int]] = {}
-        self._workers = IdentityMap()  # by iterator with workers, the arguments of its records
-        # threads, but for the main one, that have iterated over loaders
+        self._workers = IdentityMap()  # interned arguments, by iterator with workers
+        # threads other than the main one that have iterated over loaders
         self._elsewhere: set[int] = set()
-        self._trained: tuple[int, int] | None = None  # begin of the first epoch, end of the last
+        self._trained: tuple[int, int] | None = None  # start of the first epoch, end of the last
         self._numbers = recording.numbers
-        self._iterators: dict[int, Episode] = {}  # by identity
+        self._iterators: dict[int, Episode] = {}  # by id of the iterator
 
     def _leave_iter(self, start_ns: int, was: int, loader: Any, iterator: Any) -> None:
         end = now()
@@ -102,18 +102,20 @@ class LoaderRecording:
                 place: dict[str, Any] = {"loader": number, **_error()}
             else:
                 place = {"loader": number, "episode": self._numbers.episode(iterator)}
-                self._recording.hot.forget()  # a persistent worker's iterator begins again
+                # the iterator may be a reused one, with persistent workers
+                self._recording.hot.forget()
                 self._next_loop(start_ns)
                 self._start_episode(iterator, place, start_ns)
-            # a length may be that of a tensor
+            # the length of a dataset may come from a tensor
             with self._recording.torch._C.DisableTorchFunction():
                 description = _described(loader)
             self._span(self._iter, start_ns, end, self._arguments({**place, **description}))
-        except Exception as exc:  # of a length or an attribute that the program computes
+        except Exception as exc:  # a length or attribute that the program computes may raise
             self._recording.failed("a loader's iterator", exc)
 
     def after_iter(self) -> Any:
-        """Called after ``DataLoader.__iter__``: an iterator was made, or begins again."""
+        """Return the callback to run after ``DataLoader.__iter__``, where an iterator was created
+        or restarted."""
 
         def leave(start_ns: int, was: int, loader: Any, iterator: Any) -> None:
             self._leave_iter(start_ns, was, loader, iterator)
@@ -121,18 +123,19 @@ class LoaderRecording:
         return leave
 
     def after_init(self) -> Any:
-        """Called after an iterator was made by other means than ``DataLoader.__iter__``: by a
-        loader that keeps it, or is not torch's."""
+        """Return the callback to run after the ``__init__`` of a loader's iterator. It covers
+        iterators that were not made by ``DataLoader.__iter__``: the loader caches them, or is not
+        torch's."""
 
         def leave(start_ns: int, was: int, iterator: Any, loader: Any) -> None:
-            # the last that torch's 2.1 to 2.15 set before what may fail
+            # in torch 2.1 to 2.15 the last attribute set before the part of __init__ that may fail
             is_made = "_base_seed" in getattr(iterator, "__dict__", {})
             self._leave_iter(start_ns, was, loader, iterator if is_made else ABSENT)
 
         return leave
 
     def after_next(self) -> Any:
-        """Called after an iterator was asked for a batch."""
+        """Return the callback to run after a loader's iterator was asked for a batch."""
         recording, span, intern = self._recording, self._span, self._arguments
         fetch, end_of_data = self._fetch, self._end
 
@@ -153,7 +156,7 @@ class LoaderRecording:
                         name, args, value = end_of_data, episode.args, 0
                     else:
                         name, args, value = fetch, intern({**episode.place, **_error()}), UNKNOWN
-            except Exception as exc:  # an iterator of another library may allow no weak reference
+            except Exception as exc:  # another library's iterator may not support weak references
                 recording.failed("a batch", exc)
             else:
                 span(name, start_ns, end, args, value)
@@ -165,8 +168,8 @@ class LoaderRecording:
         return recording.hot.leave_fetch(describe, other, torch.Tensor, modes)
 
     def before_start(self) -> tuple[Any, Any]:
-        """Before and after ``_BaseDataLoaderIter.__init__``, after which an iterator with workers
-        starts them."""
+        """Return the callbacks around ``_BaseDataLoaderIter.__init__``. An iterator with workers
+        starts them after it."""
         thread = self._here
 
         def leave(start_ns: int, was: int, iterator: Any, loader: Any) -> None:
@@ -176,14 +179,14 @@ class LoaderRecording:
                 if workers:
                     description = {"loader": self._numbers.loader(loader), "processes": workers}
                     self._starting[id(iterator)] = now(), self._arguments(description)
-            except Exception as exc:  # a loader of another library: nothing is said of its workers
+            except Exception as exc:  # another library's loader: its workers are not recorded
                 self._recording.failed("workers that start", exc)
 
         return _always, leave
 
     def after_start(self) -> tuple[Any, Any]:
-        """Before and after ``_BaseDataLoaderIter._reset``, by which workers that have just been
-        started get their first indices."""
+        """Return the callbacks around ``_BaseDataLoaderIter._reset``, which sends newly started
+        workers their first indices."""
         thread = self._here
 
         def enter(iterator: Any, first_iter: Any) -> int:
@@ -193,7 +196,7 @@ class LoaderRecording:
                     start_ns, args = starting
                     self._workers[iterator] = args
                     self._span(self._start, start_ns, now(), args)
-            except Exception as exc:  # an iterator of another library may allow no weak reference
+            except Exception as exc:  # another library's iterator may not support weak references
                 self._recording.failed("the start of workers", exc)
             return 1
 
@@ -203,8 +206,8 @@ class LoaderRecording:
         return enter, leave
 
     def around_stop(self) -> tuple[Any, Any]:
-        """Before and after ``_shutdown_workers``, which is called again when the iterator is let
-        go."""
+        """Return the callbacks around ``_shutdown_workers``. It runs again when the iterator is
+        released; only the first call is recorded."""
         thread = self._here
 
         def enter(iterator: Any) -> int:
@@ -217,15 +220,15 @@ class LoaderRecording:
                 return
             try:
                 self._span(self._stop, start_ns, end, self._workers.get(iterator) or 0)
-            except Exception as exc:  # an iterator of another library may have no such attributes
+            except Exception as exc:  # another library's iterator may lack these attributes
                 self._recording.failed("the stop of workers", exc)
 
         return enter, leave
 
     def after_indices(self) -> Any:
-        """Called after the sampler of a map-style loader has handed out the indices of a batch: a
-        digest of them, within the request that asked for it. What an iterable dataset will give is
-        not known here."""
+        """Return the callback to run after the sampler of a map-style loader has returned the
+        indices of a batch. It records a digest of the indices, within the request for the batch.
+        For iterable datasets no indices exist at this point."""
 
         def other(indices: Any) -> None:
             try:
@@ -233,18 +236,18 @@ class LoaderRecording:
                 if text is not None:
                     at_ns = now()
                     self._span(self._indices, at_ns, at_ns, 0, _digest(text))
-            except Exception as exc:  # a sampler of the program's may give anything
+            except Exception as exc:  # the program's own sampler may return anything
                 self._recording.failed("indices of a batch", exc)
 
         return self._recording.hot.leave_indices(self._indices, other)
 
     def after_get(self) -> Any:
-        """Called after ``queue.Queue.get``: a wait for a batch, where another thread iterates over
-        a loader and hands its batches over."""
+        """Return the callback to run after ``queue.Queue.get``. The call counts as a wait for a
+        batch if another thread iterates over a loader and passes batches on through queues."""
         thread, span, name = self._here, self._span, self._queue
         elsewhere, ident = self._elsewhere, threading.get_ident
         ordinals = Ordinals()
-        arguments: dict[int, int] = {}  # by number of the queue
+        arguments: dict[int, int] = {}  # interned arguments, by number of the queue
 
         def describe(queue: Any) -> int:
             number = ordinals.of(queue)
@@ -259,7 +262,7 @@ class LoaderRecording:
                 return
             try:
                 args = describe(queue)
-            except Exception as exc:  # a queue of another library may allow no weak reference
+            except Exception as exc:  # another library's queue may not support weak references
                 self._recording.failed("a get from a queue", exc)
             else:
                 span(name, start_ns, end, args, int(got is not ABSENT))
@@ -267,7 +270,8 @@ class LoaderRecording:
         return leave
 
     def _note_thread(self) -> None:
-        """This thread asks loaders for batches: what others get from queues may be these."""
+        """Record that this thread requests batches from loaders, if it is not the main thread.
+        Objects that other threads get from queues may then be these batches."""
         ident = threading.get_ident()
         if ident != threading.main_thread().ident:
             self._elsewhere.add(ident)
@@ -275,7 +279,8 @@ class LoaderRecording:
     def _episode_of(self, iterator: Any) -> Episode:
         episode = self._iterators.get(id(iterator))
         if episode is None or episode.ref() is not iterator:
-            # Made before anybody watched, or in a way of its own: of a loader that is not known.
+            # The iterator was made before recording began, or in an unknown way: its loader is
+            # unknown.
             episode = self._start_episode(
                 iterator, {"loader": None, "episode": self._numbers.episode(iterator)}, now()
             )
@@ -308,13 +313,14 @@ class LoaderRecording:
                 episode.since_ns = began_ns
 
     def _progress_since(self, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-        """How much has been trained and called since."""
+        """Return how many backward passes and optimizer steps, and how many module calls, were
+        recorded since ``before``."""
         hot = self._recording.hot
         return hot.trained - before[0], hot.called - before[1]
 
     def _over(self, episode: Episode, end_ns: int, is_left: bool = True) -> None:
-        """A loop is over: it is a span of the pipeline, once. ``is_left``: its iterator was let go
-        before it ended."""
+        """Record a finished loop as a span of the pipeline, at most once. ``is_left``: True if its
+        iterator was released before its data ended."""
         if episode.over or episode.pid != os.getpid():
             return
         episode.over = True
@@ -327,18 +333,18 @@ class LoaderRecording:
                 start_ns = episode.began_ns
                 if self._trained is not None:
                     start_ns = min(self._trained[0], start_ns)
-                # a moment later: the training is around its epochs
+                # taken last, so that the training's span encloses those of its epochs
                 self._trained = start_ns, now()
             elif called:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
             elif is_left:
                 self._span(self._left, end_ns, end_ns, episode.args)
-        except Exception as exc:  # this is called while an iterator is released: it must not raise
+        except Exception as exc:  # called while an iterator is released, where it must not raise
             self._recording.failed("an epoch", exc)
 
     def finish(self, completed: bool) -> None:
-        """The program has ended; what is still held of its loops ends with it, if it came to its
-        own end."""
+        """Record the training as one span, when the program has ended. If the program
+        ``completed``, loops that are still open end now."""
         open_ = sorted(self._iterators.values(), key=lambda episode: -episode.began_ns)
         self._iterators = {}
         if completed:
@@ -352,12 +358,12 @@ def _always(*_: object) -> int:
     return 1
 
 
-_MOST_NESTED = 4  # indices of several datasets, of a frame of a video
+_MOST_NESTED = 4  # nesting of indices: of several datasets, or of a frame in a video
 
 
 def _as_text(indices: Any, depth: int = 0) -> str | None:
-    """Indices as a text that is the same in every run; None of what is not known to be. Runs no
-    code of the program."""
+    """Return the indices of a batch as a text that is the same in every run; None if their type is
+    not known to allow it. Runs no code of the program."""
     kind = type(indices)
     if kind in (int, str, float, bool):
         return repr(indices)
@@ -376,12 +382,12 @@ def _digest(text: str) -> int:
 
 
 def _error() -> dict[str, Any]:
-    error = sys.exc_info()[0]  # of the body that this is called after
+    error = sys.exc_info()[0]  # raised by the body that this callback runs after
     return {"error": error.__name__ if error is not None else None}
 
 
 def _described(loader: Any) -> dict[str, Any]:
-    from torch.utils.data import DataLoader  # it is there: this is about its iterators
+    from torch.utils.data import DataLoader  # imported already: these are its iterators
 
     if not isinstance(loader, DataLoader):
         return _described_by_attributes(loader)
@@ -403,9 +409,9 @@ def _described(loader: Any) -> dict[str, Any]:
 
 
 def _described_by_attributes(loader: Any) -> dict[str, Any]:
-    """The same where torch's iterator was made from no loader of torch: only plain attributes are
-    looked at. fastai (2.8) hands torch a stand-in that is its own dataset; the loader itself is the
-    stand-in's ``d``, and its batch size is ``bs``."""
+    """Describe an object that torch's iterator was created from although it is not a torch
+    ``DataLoader``. Only plain attributes are read. fastai (2.8) passes torch a stand-in that is its
+    own dataset; the real loader is the stand-in's ``d``, and its batch size is ``bs``."""
     fields = getattr(loader, "__dict__", {})
     behind = getattr(fields.get("d"), "__dict__", {}) if fields.get("dataset") is loader else {}
     dataset = behind.get("dataset", fields.get("dataset"))

@@ -1,9 +1,9 @@
-"""The functions that record what torch does, each as a phase: module calls, backward, optimizer
-steps, checkpoints, collectives, copies between devices, and pauses of python and torch (garbage
+"""Callbacks that record what torch does as phases: module calls, backward passes, optimizer steps,
+checkpoints, collectives, copies between devices, and pauses of Python and torch (garbage
 collection, compilation).
 
-Those that are called often are made by ``record_spans.engine``; those that are called seldom are
-closures here. They must never raise. Checked with torch 2.1 and 2.15.
+Callbacks on hot paths are made by ``record_spans.engine``; those that are called seldom are
+closures in this module. No callback may raise. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ now = time.perf_counter_ns
 
 
 def around_forward(recording: Recording) -> tuple[Any, Any]:
-    """Before and after the outermost module call; a loss that is called by itself has another
-    name."""
+    """Return the callbacks before and after the outermost module call. A loss module that is called
+    on its own is recorded under another name."""
     intern, torch = recording.recorder.arguments, recording.torch
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     loss = torch.nn.modules.loss._Loss
     forward_name = recording.phase("compute", "forward")
     loss_name = recording.phase("compute", "loss")
-    # by class, module and flags: name and arguments
+    # interned name and arguments, by class name, Python module and flags
     descriptions: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}
 
     def describe(module: Any, training: bool, grad: bool) -> tuple[int, int]:
@@ -78,12 +78,12 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
 def _after(
     recording: Recording, action: str, describe: Callable[..., tuple[int, int, int] | None]
 ) -> Callable[..., None]:
-    """The function that is called after one that is called seldom.
+    """Return the callback to run after a function that is called seldom.
 
     Args:
-        action: The name of it in a warning.
-        describe: Called with the variables that are passed; returns name, arguments and value, or
-            None where there is nothing to record.
+        action: Name of the record in warnings, such as "a checkpoint".
+        describe: Called with the variables that are passed to the callback. Returns name, arguments
+            and value of the record, or None if there is nothing to record.
     """
     thread, span = recording.hot.here, recording.recorder.span
 
@@ -94,7 +94,8 @@ def _after(
             return
         try:
             described = describe(*arguments)
-        except Exception as exc:  # of objects of the program's, and of a torch that is not known
+        # raised by objects of the program, or by an unknown version of torch
+        except Exception as exc:
             recording.failed(action, exc)
             return
         if described is not None:
@@ -105,15 +106,15 @@ def _after(
 
 
 def after_mode(recording: Recording) -> Any:
-    """After ``Module.train()``, which ``eval()`` calls: from ``eval()`` to ``train()`` models are
-    evaluated."""
+    """Return the callback to run after ``Module.train()``, which ``eval()`` calls too. It records
+    the mode: models are evaluated from ``eval()`` to the next ``train()``."""
     switched = recording.phase("compute", "mode", "training")
     return _after(recording, "a model's mode", lambda mode: (switched, 0, mode is True))
 
 
 def _compiled(module: Any) -> dict[str, bool]:
-    """The mark of a module that is compiled, by ``torch.compile(module)`` (torch 2.1 to 2.15) or
-    ``module.compile()``; nothing of others."""
+    """Return ``{"compiled": True}`` for a module compiled by ``torch.compile(module)`` (torch 2.1
+    to 2.15) or ``module.compile()``; an empty dict for any other module."""
     fields = vars(module)
     is_wrapped = "_orig_mod" in fields.get("_modules", ())
     if is_wrapped or fields.get("_compiled_call_impl") is not None:
@@ -122,8 +123,8 @@ def _compiled(module: Any) -> dict[str, bool]:
 
 
 def _settings(optimizer: Any) -> dict[str, Any]:
-    """How an optimizer was made, as far as advice looks at it: ``fused``, ``foreach``, and the type
-    of its parameters' device."""
+    """Return the settings of an optimizer that advice depends on: ``fused``, ``foreach``, and
+    ``device``, the device type of its parameters. On a CPU, ``bf16`` is added."""
     try:
         group = optimizer.param_groups[0]
         settings: dict[str, Any] = {}
@@ -134,13 +135,13 @@ def _settings(optimizer: Any) -> dict[str, Any]:
         if device == "cpu":
             settings.update(_bfloat16())
         return settings
-    except Exception:  # an optimizer of somebody else's: then nothing is known of it
+    except Exception:  # another library's optimizer: its settings stay unknown
         return {}
 
 
 def _bfloat16() -> dict[str, bool]:
-    """``bf16``: true if the processors have instructions for bfloat16, without which it is no
-    faster; nothing where that is not known."""
+    """Return ``{"bf16": ...}``: true if the processors have bfloat16 instructions, without which
+    bfloat16 is no faster. The dict is empty if that is unknown."""
     flags: list[str] = []
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
@@ -156,8 +157,8 @@ def _bfloat16() -> dict[str, bool]:
 
 
 def after_autocast(recording: Recording) -> Any:
-    """After a block of ``torch.autocast`` was entered: a record of the first one for each type of
-    device and precision."""
+    """Return the callback to run after a block of ``torch.autocast`` was entered. It records the
+    first block for each pair of device type and precision."""
     name = recording.phase("script", "autocast")
     recorded: set[tuple[str, str]] = set()
 
@@ -172,19 +173,19 @@ def after_autocast(recording: Recording) -> Any:
 
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
-    """Before and after the outermost walk through a graph."""
+    """Return the callbacks before and after the outermost backward pass."""
     name = recording.phase("compute", "backward")
     with_loss = recording.phase("compute", "backward", LOSS)
     return recording.hot.enter(IN_BACKWARD), recording.hot.leave_backward(name, with_loss)
 
 
 def around_step(recording: Recording) -> tuple[Any, Any]:
-    """Before and after an optimizer's step; the step of the class above, inside of it, is no
-    other."""
+    """Return the callbacks before and after an optimizer step. A base class's ``step`` that runs
+    inside it is not recorded separately."""
     intern = recording.recorder.arguments
     step = recording.phase("compute", "step")
     ordinals = Ordinals()
-    arguments: dict[int, int] = {}  # by number of the optimizer
+    arguments: dict[int, int] = {}  # interned arguments, by number of the optimizer
 
     def describe(optimizer: Any) -> tuple[int, int]:
         number = ordinals.of(optimizer)
@@ -205,13 +206,14 @@ def around_step(recording: Recording) -> tuple[Any, Any]:
 
 
 def around_zero_grad(recording: Recording) -> tuple[Any, Any]:
-    """Before and after gradients are dropped or set to zero."""
+    """Return the callbacks before and after gradients are cleared."""
     name = recording.phase("compute", "zero_grad")
     return recording.hot.enter(SUPPRESSED), recording.hot.leave(name, SUPPRESSED)
 
 
 def after_checkpoint(recording: Recording, name: str) -> Any:
-    """After a checkpoint was written (``capture``) or read (``restart``)."""
+    """Return the callback to run after a checkpoint was written or read. ``name``: ``capture`` for
+    writing, ``restart`` for reading."""
     checkpoint = recording.phase("checkpoint", name, "bytes")
 
     def describe(file: Any) -> tuple[int, int, int]:
@@ -219,10 +221,11 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
         if isinstance(file, (str, os.PathLike)):
             try:
                 status = os.stat(file)
-                # torch.distributed.checkpoint writes a folder
+                # torch.distributed.checkpoint writes a directory
                 if stat.S_ISREG(status.st_mode):
                     size = status.st_size
-            except (OSError, ValueError):  # it is not there: the program is about to hear of it
+            # the file is missing: the program is about to get the error itself
+            except (OSError, ValueError):
                 pass
         return checkpoint, 0, size
 
@@ -230,11 +233,11 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
 
 
 def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
-    """After a function of torch.distributed: the wait for it, or only its beginning if it is
-    asynchronous.
+    """Return the callback to run after a function of torch.distributed. The record covers the wait
+    for the collective, or only its launch if it is asynchronous.
 
     Args:
-        called: Called then with its begin and end, the function, its arguments and keywords; must
+        called: Called afterwards with start, end, the function, its arguments and keywords; must
             not raise.
     """
     phases: dict[str, int] = {}
@@ -259,8 +262,8 @@ def after_collective(recording: Recording, called: Callable[..., None]) -> Any:
 
 
 def after_broadcast(recording: Recording) -> Any:
-    """After DDP has given the buffers of the first rank to the others, as a forward pass begins:
-    they wait there for that rank."""
+    """Return the callback to run after DDP has broadcast the first rank's buffers, at the start of
+    a forward pass. The other ranks wait there for the first."""
     broadcast = recording.phase("comm", "broadcast_buffers", "bytes")
 
     def describe(tensors: Any) -> tuple[int, int, int]:
@@ -273,7 +276,8 @@ TENSOR_METHODS = ("to", "cuda", "cpu")
 
 
 class TransferRecording:
-    """Writes copies into the trace plane. ``recording``: the recording that this is a part of."""
+    """Writer of copies between devices into the trace. ``recording``: the state of the steps
+    instrument, which this object is a part of."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -282,7 +286,7 @@ class TransferRecording:
         self._directions: dict[tuple[Any, Any], int] = {}
 
     def method(self, name: str) -> Any:
-        """The replacement in ``torch.Tensor`` of an inherited method written in C."""
+        """Return the replacement in ``torch.Tensor`` of an inherited method written in C."""
         tensor = self._torch.Tensor
         modes = getattr(self._torch._C, "_len_torch_function_stack", lambda: 1)
         method = getattr(tensor, name)
@@ -291,8 +295,8 @@ class TransferRecording:
         )
 
     def leave(self, start_ns: int, source: Any, result: Any, device: Any) -> None:
-        """After a method that returned another tensor; on ``device``, if there is one, its
-        beginning was noted."""
+        """Record a copy after a method that returned another tensor. ``device``: the recorder of
+        GPU times, where the method's start was noted; None without a GPU."""
         recording = self._recording
         try:
             copy = self._tensor_copied(source, result)
@@ -300,19 +304,19 @@ class TransferRecording:
                 if device is not None:
                     device.drop()
                 return
-            # With the time that it takes to look at it: where there are thousands of small copies
-            # this is a part of what they take.
+            # The span includes the time to inspect the tensors. Where there are thousands of small
+            # copies, the inspection is part of what they cost.
             recording.recorder.span(self._name, start_ns, now(), *copy)
             recording.hot.spans += 1
             if device is not None:
                 device.end(self._name, *copy)
-        except Exception as exc:  # of a class of tensors of the program's
+        except Exception as exc:  # raised by a tensor class of the program
             recording.failed("a copy of a tensor", exc)
 
     def _tensor_copied(self, source: Any, result: Any) -> tuple[int, int] | None:
-        """From where to where and how many bytes, if something was copied that is to be
-        recorded."""
-        # a compiler's, without data
+        """Return the interned direction (source and target device) and the bytes of a copy; None if
+        nothing was copied, or the copy is not to be recorded."""
+        # fake tensors of the compiler, without data
         for tensor in (source, result):
             if type(tensor).__module__.startswith("torch._subclasses"):
                 return None
@@ -326,14 +330,14 @@ class TransferRecording:
             return self._direction(before, after), result.nbytes
 
     def _direction(self, before: Any, after: Any) -> int:
-        """Interned arguments: from where to where."""
+        """Return the interned arguments that name the source and target device."""
         args = self._directions.get((before, after))
         if args is None:
             fields = {"from": str(before), "to": str(after)}
             args = self._directions[before, after] = self._recording.recorder.arguments(fields)
         return args
 
-    # modules
+    # copies of whole modules
 
     def enter_module(self, module: Any) -> int:
         self._recording.hot.here.inside = SUPPRESSED
@@ -351,45 +355,45 @@ class TransferRecording:
             return self._name, self._direction(before, after), _size(module)
 
     def _home(self, module: Any) -> str | None:
-        """The device of a module's first tensor."""
+        """Return the device of a module's first tensor; None if it has no tensor."""
         try:
             with self._torch._C.DisableTorchFunction():
                 tensor = next(tensors_of(module), None)
                 return None if tensor is None else str(tensor.device)
-        except Exception:  # a module that is half made
+        except Exception:  # a module that is only partly initialised
             return None
 
 
 def _share(tensor: Any, other: Any) -> bool:
-    """True if two tensors lie in the same memory: nothing was copied. Tensors that have none are
-    taken to."""
+    """True if two tensors share memory, so that nothing was copied. Tensors without memory count as
+    sharing."""
     try:
         return bool(tensor.data_ptr() == other.data_ptr())
-    except Exception:  # vmap's and other tensors without storage
+    except Exception:  # tensors without storage, such as vmap's
         return True
 
 
 def _size(module: Any) -> int:
     try:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(module))
-    except Exception:  # a module that is half made, or a tensor without storage
+    except Exception:  # a partly initialised module, or a tensor without storage
         return UNKNOWN
 
 
-# Collections of young objects take 5 to 50 us each and are many; of what a training step waits for
-# they are nothing.
+# Collections of young objects are frequent and take 5 to 50 us each, which is negligible in a
+# training step.
 LEAST_NS = 100_000
 
 
 class CollectionRecording:
-    """Writes pauses of python's garbage collector into the trace plane.
+    """Writer of pauses of Python's garbage collector into the trace.
 
-    The callback stands in ``gc.callbacks``, where the program can see it, the first of them: there
-    is no other way to see a collection. It is written in C where that was built, so that no
-    profiler or tracer of the program's has a frame of it.
+    The callback stands first in ``gc.callbacks``, where the program can see it: there is no other
+    way to observe collections. If the C extension was built, the callback is written in C, so that
+    the program's profilers and tracers see no frame of it.
 
     Args:
-        recording: The recording that this is a part of.
+        recording: The state of the steps instrument, which this object is a part of.
     """
 
     def __init__(self, recording: Recording) -> None:
@@ -405,24 +409,25 @@ class CollectionRecording:
         return args
 
     def install(self) -> None:
-        """Register the callback."""
+        """Register the gc callback."""
         gc.callbacks.insert(0, self._callback)
 
     def remove(self) -> None:
-        """Remove the callback."""
+        """Remove the gc callback."""
         if self._callback in gc.callbacks:  # the program may have emptied the list
             gc.callbacks.remove(self._callback)
 
 
 class CompilationRecording:
-    """Writes compilations of ``torch.compile`` into the trace plane.
+    """Writer of the compilations by ``torch.compile`` into the trace.
 
-    torch._dynamo calls back at the beginning and end of each. Checked with torch 2.15; before 2.4
-    there are no callbacks, and a compilation counts for the phase that it happens in.
+    torch._dynamo calls back at the start and end of each compilation. Checked with torch 2.15.
+    Before 2.4 there are no such callbacks, and a compilation counts as part of the phase that it
+    happens in.
 
     Args:
-        recording: The recording that this is a part of.
-        on_first: Called as the first one begins.
+        recording: The state of the steps instrument, which this object is a part of.
+        on_first: Called when the first compilation starts.
     """
 
     def __init__(self, recording: Recording, on_first: Callable[[], None] = lambda: None) -> None:
@@ -430,13 +435,13 @@ class CompilationRecording:
         self._on_first = on_first
         self._name = recording.phase("compute", "compile")
         self._handler: Any = None
-        # the thread, and when its compilation began; they are one after the other
+        # thread and start of the current compilation; compilations do not overlap
         self._current: tuple[int, int] | None = None
         self._over = False
 
     def install(self) -> None:
-        """Register callbacks as soon as the module is imported: when something is first
-        compiled."""
+        """Register the callbacks as soon as torch._dynamo's callback module is imported, which is
+        when something is first compiled."""
         when_imported("torch._dynamo.callback", self._register)
 
     def _register(self, module: ModuleType) -> None:
@@ -447,7 +452,7 @@ class CompilationRecording:
             handler.register_start_callback(self._on_start)
             handler.register_end_callback(self._on_end)
             self._handler = handler
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self._recording.failed("compilations", exc)
 
     def remove(self) -> None:
@@ -457,18 +462,18 @@ class CompilationRecording:
         if handler is None:
             return
         for name, callback in (("start", self._on_start), ("end", self._on_end)):
-            # the program may have cleared them
+            # the program may have cleared the callbacks
             if callback in getattr(handler, f"{name}_callbacks", ()):
                 getattr(handler, f"remove_{name}_callback")(callback)
 
-    # torch 2.7 and later pass what is compiled and why
+    # torch 2.7 and later pass the callbacks what is compiled, and why
 
     def _on_start(self, *_: object) -> None:
         self._current = (threading.get_ident(), now())
         on_first, self._on_first = self._on_first, lambda: None
         try:
             on_first()
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self._recording.failed("recompilations", exc)
 
     def _on_end(self, *_: object) -> None:
@@ -480,7 +485,7 @@ class CompilationRecording:
             self._recording.recorder.span(self._name, start_ns, now())
 
 
-# torch_dynamo_resume_in_<function>_at_<line>: what is behind a graph break is compiled by itself
+# code after a graph break is compiled separately, as torch_dynamo_resume_in_<function>_at_<line>
 _RESUMED = "torch_dynamo_resume_in_"
 _OF_MODULES = os.path.join("torch", "_dynamo", "external_utils.py")
 _FRAME = re.compile(r"Line: (\d+), Name: (.*), Filename: (.*)")
@@ -489,25 +494,25 @@ _LONGEST_REASON = 300
 
 
 class RecompilationRecording:
-    """Writes marks of what ``torch.compile`` compiles again, where its graphs break, and what it
-    leaves to eager mode, with their reasons.
+    """Writer of marks for recompilations by ``torch.compile``, graph breaks, and functions left in
+    eager mode, with their reasons.
 
-    They are what torch._dynamo keeps of a compilation when that is over: nothing of its logging is
-    switched on. Checked with torch 2.15; before 2.6 it keeps no reasons of recompilations, and
-    before 2.4 the first one is not seen.
+    The data is what torch._dynamo keeps once a compilation is over; none of its logging is switched
+    on. Checked with torch 2.15. Before 2.6 torch keeps no reasons of recompilations, and before 2.4
+    the first compilation is missed.
 
     Args:
-        recording: The recording that this is a part of.
+        recording: The state of the steps instrument, which this object is a part of.
     """
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._breaks = 0  # graph breaks that have been seen
+        self._breaks = 0  # number of graph breaks read so far
         self._functions: dict[str, tuple[str, str]] = {}
 
     def around(self, utils: Any) -> Around:
-        """The code around ``torch._dynamo.utils.record_compilation_metrics``, which is called after
-        each compilation."""
+        """Return the code to put around ``torch._dynamo.utils.record_compilation_metrics``, which
+        torch calls after each compilation."""
 
         def leave(_start_ns: int, _was: int) -> None:
             try:
@@ -519,7 +524,7 @@ class RecompilationRecording:
                 self._breaks = len(breaks)
                 for event in events:
                     self._mark(*event)
-            except Exception as exc:  # a torch that is not like any known one
+            except Exception as exc:  # a torch version with different internals
                 self._recording.failed("recompilations", exc)
 
         return Around(ThreadState(), 0, now, leave)
@@ -535,14 +540,15 @@ class RecompilationRecording:
 def compilation_events(
     metrics: Any, breaks: Iterable[Any], functions: dict[str, tuple[str, str]]
 ) -> Iterator[tuple[str, str, str, str, int]]:
-    """The marks of a compilation that is over: event, function, ``file:line``, reason in one line,
-    nanoseconds.
+    """Yield the marks of a finished compilation: event, function, ``file:line``, reason in one
+    line, nanoseconds.
 
     Args:
         metrics: A ``CompilationMetrics`` of torch._dynamo.
-        breaks: A ``GraphCompileReason`` for each graph break in it.
-        functions: Name and place by the number that torch._dynamo gives a function (the 3 of
-            compilation 3/1), kept from call to call: at the recompile limit it names none.
+        breaks: A ``GraphCompileReason`` for each graph break in the compilation.
+        functions: Name and place of each function, by torch._dynamo's number of it (the 3 of
+            compilation 3/1). Kept between calls, since torch._dynamo names no function when the
+            recompile limit is reached.
     """
     for graph_break in breaks:
         frame = graph_break.user_stack[-1]
@@ -568,7 +574,7 @@ def compilation_events(
 
 
 def _compiled_function(metrics: Any) -> tuple[str, str]:
-    """Name and place of the function that was compiled."""
+    """Return name and place of the function that was compiled."""
     function, is_resumed, resumed = metrics.co_name.partition(_RESUMED)
     if is_resumed:
         name, _, line = resumed.rpartition("_at_")
@@ -577,8 +583,8 @@ def _compiled_function(metrics: Any) -> tuple[str, str]:
 
 
 def _caller(metrics: Any) -> tuple[str, str] | None:
-    """Where the script calls a module of torch's own that is compiled: it is ``inner`` of
-    external_utils.py."""
+    """Return name and place of the script's call of a compiled module of torch. torch compiles such
+    a module as ``inner`` of external_utils.py. None for any other function."""
     if not metrics.co_filename.endswith(_OF_MODULES):
         return None
     for line in reversed(getattr(metrics, "stack_trace", None) or ()):
@@ -589,8 +595,8 @@ def _caller(metrics: Any) -> tuple[str, str] | None:
 
 
 def one_line(reason: str) -> str:
-    """A reason of torch._dynamo's without what stands around it: the number of the compilation, the
-    source line, stacks and hints."""
+    """Return torch._dynamo's reason in one line, without the compilation's number, the source line,
+    stacks and hints."""
     head, *lines = reason.partition("\nUser stack trace")[0].splitlines() or [""]
     number, colon, guard = head.partition(": ")
     if colon and number.replace("/", "").isdigit():

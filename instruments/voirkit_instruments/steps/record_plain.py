@@ -1,9 +1,9 @@
-"""The hot path of the steps instrument in Python, for where the C extension ``_steps`` is not: the
-same names, the same records.
+"""Pure-Python version of the hot path of the steps instrument, used where the C extension
+``_steps`` is missing; it has the same names and writes the same records.
 
-What is called before and after functions of torch are closures: the quickest (a module call costs 1
-microsecond), and torch.compile, which copies the constants of code, copies a method with its object
-but no function.
+The callbacks around torch's functions are closures for two reasons. Closures are fastest (a module
+call costs 1 microsecond). And torch.compile copies the constants of code: it would copy a method
+together with its object, but does not copy a function.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-# What a thread is inside of. The order says what may begin inside of what: forward in IDLE and
-# IN_STEP (a closure), backward also in IN_FORWARD (a gradient penalty), most others also in
-# IN_BACKWARD (hooks), nothing in SUPPRESSED.
+# States of a thread: the operation it is inside of. The order says which operation may start inside
+# another. A forward pass may start in IDLE and IN_STEP (from a step's closure), a backward pass
+# also in IN_FORWARD (for a gradient penalty). Most others may also start in IN_BACKWARD (from
+# hooks), and nothing may start in SUPPRESSED.
 IDLE, IN_STEP, IN_FORWARD, IN_BACKWARD, SUPPRESSED = 0, 1, 2, 3, 9
 
 
@@ -36,8 +37,8 @@ _BITS, _LEAST, _MOST = (1 << 64) - 1, -(1 << 63), (1 << 63) - 1
 
 
 def digest_indices(indices: Any) -> int | None:
-    """A digest of the indices of a batch in their order, 64 bits, signed; None of what is no list
-    of whole numbers of 64 bits, nor one of them."""
+    """Return a signed 64-bit digest of the indices of a batch, in order; None unless they are a
+    list of 64-bit integers or a single one."""
     digest = 0xCBF29CE484222325
     for index in indices if type(indices) is list else (indices,):
         if type(index) is not int or not _LEAST <= index <= _MOST:
@@ -48,50 +49,51 @@ def digest_indices(indices: Any) -> int | None:
 
 
 class HotPath:
-    """The state that the functions around torch's share, and those functions.
+    """The callbacks around torch's functions, and the state that they share.
 
-    Functions that ``enter`` gives are called before: they return when the call began. Those that
-    the others give are called after, with that (0: it is not to be recorded), with what the thread
-    was inside of, and more. They must never raise but what ``span`` raises, which is the program's,
-    of a signal handler.
+    Callbacks from ``enter`` run before a function and return its start time. Callbacks from the
+    other methods run after the function. They are passed the start time (0: do not record the
+    call), what the thread was inside of before, and further variables. No callback may raise; only
+    exceptions of the program's signal handlers may pass through ``span``.
 
     Args:
-        failed: Called with what could not be recorded, and why.
+        span: Writes a record into the trace.
+        failed: Called with the kind of record that could not be made, and the exception.
 
     Attributes:
-        here: Of each thread, what it is inside of; which optimizer it has stepped (``stepped``: the
-            arguments of that step's record; 0: none since somebody has set it to 0); how many items
-            its last batch has (``items``; -1: not known); and the loss, a float, of the walk
-            through a graph that is about to begin (``loss``; None: it is not known).
-        own_ns: What these functions took, each time that they were called.
-        spans: How many records were made in that time.
-        trained: How many walks through graphs and steps of optimizers there were.
-        called: How many outermost module calls.
+        here: State of each thread. ``inside``: what the thread is inside of. ``stepped``: arguments
+            of the record of its last optimizer step; 0 if it has not stepped since this was set to
+            0. ``items``: number of items in its last batch; -1 if unknown. ``loss``: the loss of
+            the backward pass that is about to start, a float; None if unknown.
+        own_ns: Total time that the callbacks took.
+        spans: Number of records made in that time.
+        trained: Number of backward passes and optimizer steps.
+        called: Number of outermost module calls.
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
-        # a class of its own: what it says of all threads is for this one alone
+        # a subclass for this HotPath alone: its attributes are the defaults of all threads
         attributes = {"stepped": 0, "items": -1, "loss": None}
         self.here: Any = type("ThreadState", (ThreadState,), attributes)()
         self._span = span
         self._failed = failed
-        self.device: Any = None  # times on a GPU, once there is one
+        self.device: Any = None  # recorder of GPU times, once the program uses a GPU
         self.own_ns = self.spans = self.trained = self.called = 0
 
     def everywhere(self, inside: int) -> None:
-        """Put this thread, and those that come, inside of this."""
+        """Set ``inside`` for this thread and for all new ones."""
         type(self.here).inside = self.here.inside = inside
 
     def forget(self) -> None:
-        """Forget descriptions, which may be of something else now; nothing is kept here."""
+        """Forget cached descriptions, whose objects may have changed. This version caches none."""
 
     def enter(self, level: int) -> Enter:
-        """Before what is on some level."""
+        """Return the callback to run before a function. It sets the thread's state to ``level``."""
         thread = self.here
 
         def enter(*_: object) -> int:
             asked_ns = now()
-            if level == IN_STEP and thread.inside == IN_STEP:  # the step of the class above
+            if level == IN_STEP and thread.inside == IN_STEP:  # the base class's step
                 return 0
             thread.inside = level
             if level != SUPPRESSED and self.device is not None:
@@ -103,7 +105,8 @@ class HotPath:
         return enter
 
     def leave(self, name: int, level: int) -> Leave:
-        """After what is always described alike."""
+        """Return the callback to run after a function whose records are all alike, except for their
+        times."""
         thread, span = self.here, self._span
 
         def leave(start_ns: int, was: int, *_: object) -> None:
@@ -118,8 +121,8 @@ class HotPath:
         return leave
 
     def leave_backward(self, name: int, with_loss: int) -> Leave:
-        """After a walk through a graph. ``with_loss``: the name of its record where ``here.loss``
-        is known, and is its own number."""
+        """Return the callback to run after a backward pass. ``with_loss``: name of the record if
+        ``here.loss`` is known; the loss is then the record's value."""
         thread, span = self.here, self._span
 
         def leave(start_ns: int, was: int, *_: object) -> None:
@@ -145,13 +148,14 @@ class HotPath:
     def leave_call(
         self, describe: Describe, grad_enabled: Callable[[], bool], graph_task: Callable[[], int]
     ) -> Leave:
-        """After a module call.
+        """Return the callback to run after a module call.
 
         Args:
-            describe: Gives, for a module and whether it trains and has gradients, the name and
-                arguments.
-            grad_enabled: torch's.
-            graph_task: torch's: -1 outside of a thread of the autograd engine.
+            describe: Returns the name and arguments of the record. Called with the module, its
+                training mode, and whether gradients are enabled.
+            grad_enabled: ``torch.is_grad_enabled``.
+            graph_task: torch's ``_current_graph_task_id``: -1 outside of the autograd engine's
+                threads.
         """
         thread, span, failed = self.here, self._span, self._failed
 
@@ -161,12 +165,12 @@ class HotPath:
             if not start_ns:
                 return
             try:
-                if was == IDLE and graph_task() != -1:  # a checkpoint's recomputation
+                if was == IDLE and graph_task() != -1:  # recomputation of activation checkpointing
                     if self.device is not None:
                         self.device.drop()
                     return
                 name, args = describe(module, bool(module.training), bool(grad_enabled()))
-            except Exception as exc:  # ``training`` may be code of the program's
+            except Exception as exc:  # ``training`` may be a property of the program
                 failed("a module call", exc)
                 return
             self.called += 1
@@ -180,13 +184,13 @@ class HotPath:
     def leave_step(
         self, describe: Describe, find_device: Callable[[], None], cuda: Any = None
     ) -> Leave:
-        """After an optimizer's step.
+        """Return the callback to run after an optimizer step.
 
         Args:
-            describe: Gives, for an optimizer, the name and arguments.
-            find_device: Called where no device is used yet.
-            cuda: torch's module, whose ``_initialized`` tells whether there is anything to look at;
-                None: look each time.
+            describe: Returns the name and arguments of an optimizer's record.
+            find_device: Called while no GPU times are recorded, to see if the program uses a GPU.
+            cuda: ``torch.cuda``, whose ``_initialized`` tells if the program uses a GPU; None: call
+                ``find_device`` after each step.
         """
         thread, span, failed = self.here, self._span, self._failed
 
@@ -196,7 +200,7 @@ class HotPath:
             if not start_ns:
                 return
             try:
-                if type(optimizer) is tuple:  # all arguments, of a decorator's function
+                if type(optimizer) is tuple:  # a decorated step gets all arguments as a tuple
                     optimizer = optimizer[0]
                 name, args = describe(optimizer)
                 if self.device is None:
@@ -217,14 +221,16 @@ class HotPath:
     def leave_fetch(
         self, describe: Describe, other: Callable[..., None], tensor: type, modes: Callable[[], int]
     ) -> Leave:
-        """After a request for a batch.
+        """Return the callback to run after a request for a batch.
 
         Args:
-            describe: Gives, for an iterator, the name and arguments.
-            other: Records a batch that is not of plain tensors, or none: called with begin, end,
-                iterator and batch.
-            tensor: torch's own type of them.
-            modes: How many modes of the program look at what is asked of a tensor.
+            describe: Returns the name and arguments of an iterator's record. Used only by the C
+                version, like ``tensor`` and ``modes``.
+            other: Records a request that the C version does not: the batch is missing, or consists
+                of more than plain tensors. Called with start, end, iterator and batch.
+            tensor: ``torch.Tensor``.
+            modes: Returns the number of active modes of the program that intercept tensor
+                functions.
         """
         thread = self.here
 
@@ -238,13 +244,13 @@ class HotPath:
         return leave
 
     def leave_indices(self, name: int, other: Callable[[Any], None]) -> Leave:
-        """After the sampler of a loader has said which items the next batch has: a record of their
-        digest at the end of that.
+        """Return the callback to run after the sampler of a loader has returned the indices of the
+        next batch. It records a digest of the indices at that moment.
 
         Args:
-            name: Of the records.
-            other: Records indices that are no list of whole numbers of 64 bits, nor one; must not
-                raise.
+            name: Name of the records.
+            other: Records indices that are neither a list of 64-bit integers nor a single one; must
+                not raise.
         """
         thread, span = self.here, self._span
 
@@ -265,13 +271,13 @@ class HotPath:
     def collection(
         self, name: int, describe: Callable[[int], int], least_ns: int
     ) -> Callable[[str, dict[str, int]], None]:
-        """A callback for ``gc.callbacks`` that records pauses. Collections do not overlap, whatever
-        threads there are.
+        """Return a callback for ``gc.callbacks`` that records pauses. Collections do not overlap,
+        whatever the number of threads.
 
         Args:
-            name: Of the records; their value is how many objects were collected.
-            describe: The arguments of a generation.
-            least_ns: Shorter pauses are not recorded.
+            name: Name of the records; their value is the number of collected objects.
+            describe: Returns the arguments of the record of a generation.
+            least_ns: Pauses shorter than this are not recorded.
         """
         span, failed, thread = self._span, self._failed, type(self.here)
         start_ns = 0
@@ -286,7 +292,7 @@ class HotPath:
                 return
             try:
                 args = describe(info["generation"])
-            except Exception as exc:  # python would print it, in the middle of the program
+            except Exception as exc:  # Python would print it, in the middle of the program's output
                 failed("a garbage collection", exc)
                 return
             span(name, start_ns, at_ns, args, info["collected"])
@@ -295,15 +301,18 @@ class HotPath:
         return collection
 
     def watch_copies(self, method: Any, leave: Callable[..., None], *_: object) -> Watched:
-        """The replacement in a class of a method written in C. ``leave``: called with begin,
-        object, result and device after it has returned another object. What else is passed is for
-        the usual copies, which C records itself."""
+        """Return the replacement in a class of a method written in C. ``leave``: called after the
+        method has returned another object, with start, object, result and device. Further arguments
+        serve the C version, which records usual copies itself."""
         return Watched(self, method, leave)
 
 
 class Watched:
-    """The same as ``_steps_watched.h``, with a frame of Python: a warning of the method names this
-    file, on python 3.10 a traceback too."""
+    """Descriptor that replaces a method written in C, to record the copies that the method makes.
+
+    It is the counterpart of the class in ``_steps_watched.h``, but adds a Python frame. Warnings
+    that the method issues therefore name this file; on Python 3.10 tracebacks do too.
+    """
 
     def __init__(self, hot: HotPath, method: Any, leave: Callable[..., None]) -> None:
         thread = hot.here
@@ -318,7 +327,7 @@ class Watched:
             try:
                 result = method(self, *args, **kwargs)
                 return result
-            except BaseException as exc:  # whatever the method raises: it goes on to the program
+            except BaseException as exc:  # the method's own exception: it goes on to the program
                 without_this_frame(exc)
                 raise
             finally:

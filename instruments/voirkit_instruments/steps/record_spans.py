@@ -1,15 +1,15 @@
-"""The state that the parts of the steps instrument share: where a thread is, names and arguments of
-phases, numbers of loaders and optimizers; and times on the GPU.
+"""State shared by the parts of the steps instrument: interned names and arguments of phases,
+numbers of loaders and optimizers, what each thread is inside of, and the recorder of GPU times.
 
-Must never raise, never change what it is shown, and never wait for a device.
+Nothing here may raise, change an object of the program, or wait for a device.
 
-How long phases take on the GPU: events are put into the stream before and after them, and asked
-later whether they have happened. An event's time is known from another event only. It is put on the
-host's clock by what must be true of every event: it did not happen before it was put into the
-stream, nor after it was seen to have happened. The bounds are closest where the stream is empty (a
-few microseconds), and each event that breaks them moves the clock, so that the drift between the
-two clocks is followed. Written against torch 2.1 to 2.15 (``torch.cuda.Event``) and tested with a
-fake of it only: it has never run on a device.
+GPU times of phases: CUDA events are put into the stream before and after a phase, and queried
+later. torch tells only the time between two events. It is converted to host time with two bounds
+that hold for every event: it did not happen before it was put into the stream, nor after it was
+seen to have happened. The bounds are tightest where the stream is empty (a few microseconds). An
+event outside its bounds shifts the clock, so the drift between the two clocks is followed. Written
+against torch 2.1 to 2.15 (``torch.cuda.Event``) and tested only with a fake of it: it has never run
+on a device.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ UNKNOWN = -1
 
 
 def engine() -> Any:
-    """The hot path: in C if it was built."""
+    """Return the module with the hot path: the C extension if it was built, else the Python
+    version."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
         try:
             from voirkit_instruments.steps import _steps  # type: ignore[attr-defined]
 
             if hasattr(getattr(_steps, "HotPath", None), "items"):
-                return _steps  # else it was built for another voirkit
+                return _steps  # otherwise it was built for another voirkit version
         except ImportError:
             pass
     return steps_plain
@@ -57,12 +58,14 @@ at_fork("instruments", in_child=_after_fork)
 
 
 class Recording:
-    """Writes phases into the trace plane.
+    """Writer of phases into the trace.
 
     Args:
-        recorder: ``voirkit.trace.recorder``, or what has its ``name``, ``arguments`` and ``span``.
-        warn: Called, once, with a record that failed.
-        numbers: Those of the run's loaders.
+        recorder: ``voirkit.trace.recorder``, or an object with its ``name``, ``arguments`` and
+            ``span``.
+        torch: The torch module of the program.
+        warn: Called once for each kind of record that failed.
+        numbers: Numbers of the run's loaders.
     """
 
     def __init__(
@@ -73,9 +76,9 @@ class Recording:
         numbers: LoaderNumbers | None = None,
     ) -> None:
         _recordings.add(self)
-        # the functions around torch's, and the state of each thread
+        # the callbacks around torch's functions, and the state of each thread
         self.hot = engine().HotPath(recorder.span, self.failed)
-        # the values that each thread keeps from the beginning of something to its end
+        # values that each thread keeps from the start of an operation to its end
         self.local = threading.local()
         self.recorder, self.torch = recorder, torch
         self.numbers = numbers if numbers is not None else LoaderNumbers()
@@ -86,13 +89,13 @@ class Recording:
         self._failed: set[str] = set()
 
     def phase(self, category: str, name: str, value: str | None = None) -> int:
-        """The interned name of a phase."""
+        """Return the interned name of a phase."""
         number: int = self.recorder.name(category, name, kind="phase", value=value)
         self._names[number] = (category, name, value)
         return number
 
     def on_device(self, name: int) -> int:
-        """The interned name of what a phase does on the GPU."""
+        """Return the interned name of a phase's part on the GPU."""
         number = self._device_names.get(name)
         if number is None:
             category, label, value = self._names[name]
@@ -101,27 +104,27 @@ class Recording:
         return number
 
     def trains(self) -> None:
-        """This process makes an optimizer: it trains, even if it was taken for a loader's worker
-        when it was forked."""
+        """Note that this process makes an optimizer, and so trains. It is then recorded even if it
+        was taken for a loader's worker when it was forked."""
         if self._pid != os.getpid() and self.torch.utils.data.get_worker_info() is None:
             self._pid = os.getpid()
             self.hot.everywhere(IDLE)
 
     def forked(self) -> None:
-        """This process has been forked, by one that may train. Nothing is recorded in a loader's
-        worker; any other may train as well."""
+        """Reset the state after this process was forked, perhaps from a training process. Nothing
+        is recorded in a loader's worker; any other child may train too."""
         self.hot.everywhere(SUPPRESSED if is_starting_worker() else IDLE)
         self.hot.device = None
         self.hot.own_ns = self.hot.spans = 0
 
     def look_for_device(self) -> None:
-        """Take times on the GPU from now on if the program has begun to use one."""
+        """Start to record GPU times if the program has begun to use a GPU."""
         cuda = self.torch.cuda
         if self.hot.device is None and cuda.is_initialized():
             self.hot.device = DeviceTimes(cuda, self.recorder.span, self.on_device, self.local)
 
     def failed(self, record: str, exc: Exception) -> None:
-        """Warn, once for each kind of record, that one could not be made."""
+        """Warn, once for each kind of record, that a record could not be made."""
         if record not in self._failed:
             self._failed.add(record)
             self._warn(
@@ -130,14 +133,15 @@ class Recording:
             )
 
     def items(self, batch: object) -> int:
-        """Items in a batch, or -1. Looks at no tensor through what the program may have put in its
-        way (``__torch_function__``)."""
+        """Return the number of items in a batch, or -1 if unknown. Bypasses the program's
+        ``__torch_function__``."""
         with self.torch._C.DisableTorchFunction():
             n_items = count_items(batch)
         return UNKNOWN if n_items is None else n_items
 
     def bytes_of(self, values: tuple[Any, ...]) -> int:
-        """Bytes of the first tensor or list of tensors among some values; -1 without any."""
+        """Return the bytes of the first tensor or list of tensors among some values; -1 if there is
+        no tensor."""
         tensor_type = self.torch.Tensor
         with self.torch._C.DisableTorchFunction():
             for value in values:
@@ -147,20 +151,24 @@ class Recording:
         return UNKNOWN
 
 
-# times on the GPU
+# GPU times of phases
 
-# spans that wait for the device; of a program that is further ahead, the oldest are given up and
-# counted
+# limit of spans that wait for the device; beyond it the oldest are dropped and counted
 MOST_PENDING = 4096
-# spans that are asked for at each record: twice what comes in, so that what waits gets fewer
+# waiting spans that are checked whenever one is added: more than one, so that the queue shrinks
 LOOKED_AT = 4
-# events tell milliseconds in 32 bits: after a second 0.06 microseconds are left
+# age at which the anchor event is replaced: torch returns the time between events as milliseconds
+# in 32 bits, and after a second their resolution is 0.06 microseconds
 ANCHOR_NS = 1_000_000_000
 
 
 class HostClock:
-    """The host's time of the events of one device. ``anchor``: an event that has
-    just been put into a stream; ``put_ns``: when it was, by the host's clock."""
+    """Converter from the events of one device to the host's clock.
+
+    Args:
+        anchor: An event that has just been put into a stream.
+        put_ns: Host time when it was put there.
+    """
 
     def __init__(self, anchor: Any, put_ns: int) -> None:
         self._anchor = anchor
@@ -168,8 +176,8 @@ class HostClock:
         self._put_ns = put_ns
 
     def time_ns(self, event: Any, put_ns: int, seen_ns: int) -> int:
-        """When an event happened that was put into a stream at ``put_ns`` or later and had happened
-        by ``seen_ns``."""
+        """Return the host time of an event in nanoseconds. The event was put into a stream at
+        ``put_ns`` and had happened by ``seen_ns``."""
         measured_ns = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
         corrected_ns: int = min(max(measured_ns, put_ns), seen_ns)
         self._at_ns += corrected_ns - measured_ns
@@ -181,7 +189,7 @@ class HostClock:
 
 
 class Span:
-    """A phase on the device that has not been seen to end."""
+    """A phase on the device that is not known to have ended yet."""
 
     __slots__ = (
         "args",
@@ -201,13 +209,13 @@ class Span:
 
 
 class DeviceTimes:
-    """The phases on the GPUs of one process.
+    """Recorder of the phases on the GPUs of one process.
 
     Args:
         cuda: ``torch.cuda``, initialised by the program.
-        record: Writes a span: name, begin, end, arguments, value.
-        name_of: The interned device name for that of a phase.
-        local: Where a thread keeps what it has begun.
+        record: Writes a span: name, start, end, arguments, value.
+        name_of: Returns the interned device name for the name of a phase.
+        local: A ``threading.local`` for the open spans of each thread.
     """
 
     def __init__(
@@ -221,16 +229,17 @@ class DeviceTimes:
         self._pool: dict[int, list[Any]] = {}
         self._clocks: dict[int, HostClock] = {}
         self._pending: deque[Span] = deque()
-        self.unresolved = 0  # spans that were given up
+        self.unresolved = 0  # number of dropped spans, which have no time
 
     def begin(self) -> None:
-        """A phase begins in this thread."""
+        """Note that a phase starts in this thread."""
         open_spans = self._local.__dict__.setdefault("begun", [])
         try:
             open_spans.append(
                 None if self._cuda.is_current_stream_capturing() else self._start_span()
             )
-        except Exception:  # the program's error of an earlier kernel: it meets it itself
+        # an earlier kernel of the program failed: the program gets this error itself
+        except Exception:
             open_spans.append(None)
 
     def _start_span(self) -> Span:
@@ -249,14 +258,14 @@ class DeviceTimes:
         return event, put_ns
 
     def drop(self) -> None:
-        """Forget the span that this thread began last: it is not a phase."""
+        """Discard the span that this thread opened last: it turned out to be no phase."""
         open_spans = self._local.__dict__.get("begun")
         span = open_spans.pop() if open_spans else None
         if span is not None:
             self._pool[span.device].append(span.start)
 
     def end(self, name: int, args: int = 0, value: int = 0) -> None:
-        """The phase that this thread began last has ended."""
+        """End the phase that this thread opened last."""
         open_spans = self._local.__dict__.get("begun")
         span = open_spans.pop() if open_spans else None
         try:
@@ -271,24 +280,24 @@ class DeviceTimes:
                 if len(self._pending) > MOST_PENDING:
                     self._pending.popleft()
                     self.unresolved += 1
-        except Exception:  # the program's error of an earlier kernel
+        except Exception:  # an earlier kernel of the program failed
             self.unresolved += 1
         self.resolve(LOOKED_AT)
 
     def resolve(self, most: int) -> None:
-        """Write those of the oldest spans that have happened by now."""
+        """Write up to ``most`` of the oldest spans, as far as they have happened on the device."""
         pending = self._pending
         try:
             while most > 0 and pending and pending[0].end.query():
                 self._resolve(pending.popleft())
                 most -= 1
-        except Exception:  # the device has failed; what waits is counted at the end
+        except Exception:  # the device has failed; the remaining spans are counted at the end
             return
 
     def _resolve(self, span: Span) -> None:
         try:
             self._write(span)
-        except Exception:  # its beginning is in another stream, and has not happened
+        except Exception:  # its start event is in another stream and has not happened
             self.unresolved += 1
 
     def _write(self, span: Span) -> None:
@@ -303,7 +312,8 @@ class DeviceTimes:
                 pool.append(event)
 
     def finish(self) -> int:
-        """Wait for what is left when the program has ended. Returns how many spans have no time."""
+        """Wait for the remaining spans at the program's end. Returns the number of spans without a
+        time."""
         while self._pending:
             span = self._pending.popleft()
             try:

@@ -1,7 +1,7 @@
-"""The one table of the functions of torch that the steps instrument patches. Checked with torch 2.1
-and 2.15.
+"""Table of all functions of torch that the steps instrument patches. Checked with torch 2.1 and
+2.15.
 
-Nothing here imports torch; a patch that does not fit is switched off and reported by its name.
+Nothing here imports torch. A patch that does not fit is left out and reported by its name.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ DATALOADER = "torch.utils.data.dataloader"
 STATEFUL_DATALOADER = "torchdata.stateful_dataloader.stateful_dataloader"
 DATA_PARALLEL = "torch.nn.parallel.distributed"
 DISTRIBUTED = "torch.distributed.distributed_c10d"
-# What writes a checkpoint (True) or reads one, and its parameter for the file. Checked with
-# safetensors 0.7.
+# functions that write (True) or read (False) a checkpoint, with their parameter for the file;
+# checked with safetensors 0.7
 CHECKPOINTS = (
     ("torch.serialization", "save", True, "f"),
     ("torch.serialization", "load", False, "f"),
@@ -79,8 +79,13 @@ _NO_COLLECTIVES = ("init_process_group", "new_group", "destroy_process_group")
 
 
 class TorchPatches:
-    """The patches of the steps instrument. ``warn``: called with the name of a patch that does not
-    fit; ``events``: the subscribers to what happens."""
+    """The patches of the steps instrument.
+
+    Args:
+        recording: The state of the steps instrument.
+        warn: Called with a message about each patch that does not fit.
+        events: The subscribers to training events.
+    """
 
     def __init__(
         self, recording: Recording, warn: Callable[[str], None], events: StepEvents
@@ -96,7 +101,7 @@ class TorchPatches:
         )
         suppress = self._suppress = recording.hot.enter(SUPPRESSED)
         step = around_step(recording)
-        # subscribers to steps know torch's alone
+        # subscribers to optimizer steps expect torch optimizers only
         around = partial(self._around, IN_BACKWARD, step, phase="optimizer")
         self._foreign_step = around(("self",))
         self._leave_step = step[1]
@@ -119,8 +124,14 @@ class TorchPatches:
         event: str = "",
         leave_with: tuple[str, ...] | None = None,
     ) -> Around:
-        """The code around a function; arguments that are not here are those of ``Around``.
-        ``calls``: the functions before and after it; ``event``: which of ``StepEvents`` it is."""
+        """Return the code to put around a function; arguments that are not listed are those of
+        ``Around``.
+
+        Args:
+            calls: The callbacks before and after the function.
+            phase: Name of the phase for instruments that wrap phases; empty if it is none.
+            event: The event of ``StepEvents`` that the function is; empty if it is none.
+        """
         thread = self.recording.hot.here
         if event:
             calls = self._events.around(event, thread, *calls)
@@ -129,7 +140,8 @@ class TorchPatches:
         return Around(thread, most, *calls, variables, value, COMPILING, leave_with)
 
     def _functions(self) -> Iterator[tuple[str, str, Around]]:
-        """Each function that is there once its module is: module, path, the code around it."""
+        """Yield module, path and surrounding code of each function that exists as soon as its
+        module is imported."""
         yield from self._loader_functions()
         yield from self._model_functions()
         yield from self._backward_functions()
@@ -161,7 +173,7 @@ class TorchPatches:
         yield DATALOADER, "_BaseDataLoaderIter.__init__", start
         reset = around(SUPPRESSED, loaders.after_start(), ("self", "first_iter"))
         yield DATALOADER, "_BaseDataLoaderIter._reset", reset
-        # Of everybody's queues, in no graph of torch.compile.
+        # applies to all queues of the process; their get() is never part of a torch.compile graph
         thread = self.recording.hot.here
         get = Around(thread, IDLE, suppress, loaders.after_get(), ("self",), True)
         yield "queue", "Queue.get", get
@@ -199,7 +211,7 @@ class TorchPatches:
         if scaled is not None:
             module = "torch.amp.grad_scaler"
             if not hasattr(sys.modules.get(module), "GradScaler"):
-                older = "torch.cuda.amp.grad_scaler"  # up to torch 2.2
+                older = "torch.cuda.amp.grad_scaler"  # its module up to torch 2.2
                 module = older if hasattr(sys.modules.get(older), "GradScaler") else module
             yield module, "GradScaler.scale", around(IN_BACKWARD, scaled, ("outputs",), value=True)
         autocast = around(IN_FORWARD, (self._suppress, after_autocast(recording)), ("self",))
@@ -226,7 +238,7 @@ class TorchPatches:
         yield DISTRIBUTED, "init_process_group", around(SUPPRESSED, calls)
 
     def install(self) -> None:
-        """Put the patches in place, each as soon as its module is there. torch has been
+        """Install the patches, each as soon as its module is imported. torch must have been
         imported."""
         for module, path, around in self._functions():
             self.patches.around_path(module, path, around)
@@ -245,8 +257,8 @@ class TorchPatches:
             pauses.install()
 
     def remove(self, completed: bool = True) -> None:
-        """Put all back as it was; ``completed``: the program came to its own end, by no exception
-        and no exit."""
+        """Remove all patches. ``completed``: True if the program ran to its end, without an
+        exception or an exit."""
         for pauses in self._pauses:
             pauses.remove()
         self.collectives.read()
@@ -255,23 +267,25 @@ class TorchPatches:
         self.patches.remove()
 
     def _put_checkpoint(self, name: str, around: Around, module: ModuleType) -> None:
-        """Patch a function that saves or loads; torch 2.1 has other names in
-        ``torch.distributed.checkpoint``, and ``async_save`` came with 2.3."""
+        """Patch a function that saves or loads a checkpoint. Before torch 2.3 a missing function is
+        not reported: 2.1 has other names in ``torch.distributed.checkpoint``, and ``async_save``
+        came with 2.3."""
         major, minor = self.recording.torch.__version__.split(".")[:2]
         if hasattr(module, name) or (int(major), int(minor)) >= (2, 3):
             self.patches.around_now(module, name, around)
 
     def _put_foreign(self, path: str, module: ModuleType) -> None:
-        """Patch an optimizer that is none of torch's; where it does not train with torch (keras on
-        jax) that is not a reason to warn."""
+        """Patch a library's optimizer that does not derive from torch's. If the library does not
+        train with torch here (keras on jax), a failure is no reason to warn."""
         function = innermost(attrgetter(path)(module))
         self.patches.around(f"{module.__name__}.{path}", function, self._foreign_step)
 
     def watch_program(self) -> None:
-        """Patch the optimizers that the program has defined by now, which are none of torch's."""
+        """Patch the optimizers that the program has defined so far and that do not derive from
+        torch's."""
         steps = list(record_foreign.steps_of_program())
         if not steps:
-            return  # what follows makes torch.compile look for patches in the program's own code
+            return  # the code below makes torch.compile look for patches in the program's own code
         calls = record_foreign.around_own_step(self.recording, self._leave_step)
         thread = self.recording.hot.here
         own_step = Around(thread, IDLE, *calls, ("self",), plain=COMPILING, unasked=True)
@@ -290,8 +304,8 @@ class TorchPatches:
                 self.patches.mark_unpatched(f"torch.Tensor.{name}", why)
 
     def _put_recompilations(self) -> None:
-        """Patch the compiler as something is compiled; a program that compiles nothing does not pay
-        for it (10 ms)."""
+        """Patch the compiler when the first compilation starts. The patch costs 10 ms, which
+        programs that compile nothing thus avoid."""
         utils = sys.modules["torch._dynamo.utils"]
         self.patches.around_now(
             utils,
@@ -300,8 +314,8 @@ class TorchPatches:
         )
 
     def _put_collectives(self, module: ModuleType) -> None:
-        """Patch all functions that torch logs the errors of: these are the collectives, and what
-        makes groups of processes."""
+        """Patch all functions whose errors torch logs. These are the collectives, and functions
+        that create process groups, which are left out."""
         logging = "torch.distributed.c10d_logger"
         logger = getattr(sys.modules.get(logging), "_exception_logger", None)
         if logger is None:
@@ -318,14 +332,14 @@ class TorchPatches:
                     "_exception_logger.<locals>.wrapper",
                 )
 
-    # ranks
+    # callbacks for process groups, ranks and new optimizers
 
     def _before_group(self, *_: object) -> int:
         return 1
 
     def _before_end(self, group: object) -> int:
-        """A group is done with. If it is the whole, the process may be killed next, as Ray does
-        with its workers."""
+        """Read the flight recorders before the default process group is destroyed: the process may
+        be killed next, as Ray does with its workers."""
         if group is None:
             self.collectives.read()
         return 1
@@ -334,8 +348,8 @@ class TorchPatches:
         self.recording.hot.here.inside = was
 
     def _after_group(self, start_ns: int, was: int) -> None:
-        """``init_process_group`` is over: the process knows its rank, if nothing in its environment
-        has said it before."""
+        """Take the rank from torch after ``init_process_group``, if the environment did not tell it
+        before."""
         self.recording.hot.here.inside = was
         try:
             ranks: Any = sys.modules[DISTRIBUTED]
@@ -343,12 +357,13 @@ class TorchPatches:
                 join_group(ranks.get_rank(), ranks.get_world_size())
                 if ranks.get_world_size() > 1:
                     self.collectives.start_reading(ranks.get_backend_config())
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self.recording.failed("a rank", exc)
 
     def _made_optimizer(self, *arguments: Any) -> int:
-        """Called before and after ``Optimizer._patch_step_function``: an optimizer is made, or
-        unpickled; its class is decorated again."""
+        """Patch the step of an optimizer's class. Runs before and after
+        ``Optimizer._patch_step_function``, which decorates the class again whenever an optimizer is
+        created or unpickled. Acts only after it."""
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments
@@ -357,6 +372,6 @@ class TorchPatches:
             self.recording.trains()
             record_imports()
             self.patches.around_step(type(optimizer), self._step, self._decorated_step)
-        except Exception as exc:  # a class of the program's may be like none that is known
+        except Exception as exc:  # the program's class may be unlike any known one
             self.recording.failed("an optimizer", exc)
         return 0

@@ -1,23 +1,22 @@
-"""Values that the steps instrument sees of a training and gives, for scripts that give nothing and
-have no voirfile.
+"""Values of a training run that the steps instrument observes and gives (``loss``, ``step``, ...),
+for scripts that give none themselves and have no voirfile.
 
 =============  ====================================================  ===============================
 given          value                                                 when
 =============  ====================================================  ===============================
-``loss``       what ``backward`` is called on, if it is one number;  at each ``backward``
-               before a ``GradScaler`` scaled it
-``step``       the number of the step, from 0; with its ``batch``,   when the next batch is asked
-               or ``batch_size=None`` without a loader               for; without a loader after the
-                                                                     optimizer's step
+``loss``       the value that ``backward`` is called on, if it is a  at each ``backward``
+               single number; before scaling by a ``GradScaler``
+``step``       the number of the step, from 0; with its ``batch``,   when the next batch is
+               or ``batch_size=None`` without a loader               requested; without a loader
+                                                                     after the optimizer step
 ``loader``     a loader                                              when it is first iterated
-``model``      the outermost module that is called for training      once
+``model``      the outermost module that is called in training mode  once
 ``optimizer``  an optimizer                                          at its first step
-``use_cuda``   whether the loss lies on a GPU                        at the first ``backward``
+``use_cuda``   True if the loss is on a GPU                          at the first ``backward``
 =============  ====================================================  ===============================
 
-Names that the program or a voirfile gives itself are left to them. Each of these events has
-``$recorder``. Nothing but the loss is looked at where nobody can listen. In forked children nothing
-is given.
+A name that the program or a voirfile gives itself is not given here. Each event from here has the
+key ``$recorder``. If there can be no listener, only the loss is read. Forked children give nothing.
 """
 
 from __future__ import annotations
@@ -56,32 +55,34 @@ if TYPE_CHECKING:
 now = time.perf_counter_ns
 
 
-# after a training step the caches hold nothing of ours: reporting each one cost 100 us
+# Reports are batched: after a training step voirkit's data is not in the CPU caches, and reporting
+# each step cost 100 us.
 REPORTED_EVERY_NS = 500_000_000
 
 
 class FinishedStep(NamedTuple):
-    """A step that is over; times by ``time.perf_counter_ns``."""
+    """A finished step; times are those of ``time.perf_counter_ns``."""
 
-    # its batch was requested; without a loader the end of the step before, or None
+    # when its batch was requested; without a loader the end of the previous step, or None
     began_ns: int | None
-    arrived_ns: int | None  # its batch came; None without a loader
+    arrived_ns: int | None  # when its batch arrived; None without a loader
     ended_ns: int
-    items: int | None  # in its batch; None: unknown
-    batch: object  # where its items are unknown
+    items: int | None  # items in its batch; None if unknown
+    batch: object  # its batch, if the number of items is unknown; else None
     thread: int
 
 
 class _Loop(threading.local):
-    """Where a thread's training loop is: a step is open from the arrival of its batch to the next
-    request."""
+    """The state of one thread's training loop. A step is open from the arrival of its batch to the
+    next request for a batch."""
 
-    iterator: Any = None  # a reference to who made the batch, or None if no step is open
+    # weak reference to the iterator that returned the batch; None if no step is open
+    iterator: Any = None
     batch: Any = None
     has_trained = False
     began_ns: int | None = None
     asked_ns = arrived_ns = 0
-    items: int | None = None  # in the batch
+    items: int | None = None  # items in the batch
     stepped_ns: int | None = None  # when the last optimizer step without a loader ended
 
 
@@ -97,7 +98,7 @@ at_fork("instruments", in_child=_off_in_child)
 
 
 class TrainingValues:
-    """Gives what the recorder sees, in one run. ``ov``: the overseer."""
+    """The values that the steps instrument gives in one run. ``ov``: the overseer."""
 
     def __init__(self, ov: Overseer) -> None:
         self._ov = ov
@@ -105,24 +106,29 @@ class TrainingValues:
         self._events: StepEvents | None = None
         self._loop = _Loop()
         self._steps = 0
-        # a reference to what GradScaler made, the loss that it was, and by what that was divided
+        # weak reference to the scaled loss of a GradScaler, the loss before, and its divisor
         self._scaled: tuple[Any, Any, float | None] | None = None
-        self._given: set[str] = set()  # names that are given once
-        self._seen = IdentityMap()  # loaders and optimizers
-        self._optimizer: Callable[[], Any] = lambda: None  # the last that stepped
-        # called with steps that are over, several at once; none waits longer than REPORTED_EVERY_NS
+        self._given: set[str] = set()  # names whose value has been given, if it is given only once
+        self._seen = IdentityMap()  # loaders and optimizers that have been given
+        # weak reference to the optimizer that stepped last
+        self._optimizer: Callable[[], Any] = lambda: None
+        # called with several finished steps at once, at most REPORTED_EVERY_NS after they ended
         self.on_steps: list[StepSubscriber] = []
-        self._finished: list[FinishedStep] = []  # those that are not reported yet
+        self._finished: list[FinishedStep] = []  # finished steps that are not reported yet
         self._reported_ns = 0
         self._lock = threading.Lock()
-        # off in a forked child too
+        # off in forked children, or after the first failure
         self.guard = Guard(ov.warn, "The script's loss and steps are not given any more")
         _every.add(self)
 
     def start(self, torch: ModuleType, losses: SeenLosses, listened: bool) -> None:
-        """torch has been imported, and the steps instrument has not changed it yet. ``losses``:
-        takes every loss, for the summary; ``listened``: whether somebody may listen to given
-        values."""
+        """Subscribe to the training events. Called once torch has been imported, and before the
+        steps instrument patches it.
+
+        Args:
+            losses: Receives every loss, for the summary.
+            listened: True if there may be listeners for given values.
+        """
         self._losses = losses
         self._events = events = self._ov.shared(StepEvents)
         self._read = ScalarReader(torch).read
@@ -145,27 +151,27 @@ class TrainingValues:
 
     @property
     def n_losses(self) -> int:
-        """How many losses were seen."""
+        """Number of losses seen."""
         return 0 if self._losses is None else self._losses.n
 
     def step_began_ns(self) -> int | None:
-        """When the step that is open in this thread began, its request for a batch; None if none
-        is, or it has not trained yet."""
+        """Return the start time of this thread's open step: the request for its batch. None if no
+        step is open, or the open step has not trained yet."""
         loop = self._loop
         is_open = loop.iterator is not None and loop.iterator() is not None
         return loop.began_ns if is_open and loop.has_trained else None
 
     def _after_scale(self, outputs: Any, scaled: Any) -> None:
-        """``GradScaler.scale`` has scaled a loss."""
+        """Remember a loss that ``GradScaler.scale`` has scaled."""
         if isinstance(scaled, self._tensor):
             loss, divisor = self._read(outputs), self._divisor(outputs)
             self._scaled = (weakref.ref(scaled), loss, divisor)
 
-    # the loss
+    # the loss of a backward pass
 
     def _loss(self, tensors: Any) -> tuple[Any, float | None]:
-        """The loss that ``backward`` is called on, and by what it was divided. What was scaled is
-        forgotten by ``_keep_loss``."""
+        """Return the loss that ``backward`` is called on, unscaled, and its divisor. The scaled
+        loss is forgotten only in ``_keep_loss``."""
         if type(tensors) in (tuple, list):
             if len(tensors) != 1:
                 return None, None
@@ -185,7 +191,7 @@ class TrainingValues:
         losses, events = self._losses, self._events
         assert losses is not None
         assert events is not None
-        # At each step, after which the caches hold nothing of this: each call that is left out
+        # Runs at each step, when the CPU caches hold nothing of voirkit: each call that is left out
         # saves 1 to 2 us.
         if type(tensors) is self._tensor and self._scaled is None and not losses.looks:
             loss, divisor = self._read(tensors), None
@@ -193,7 +199,7 @@ class TrainingValues:
             loss, divisor = self._loss(tensors)
             self._scaled = None
         thread = events.here
-        thread.loss = loss  # of one on a device nothing is kept
+        thread.loss = loss  # None for a loss on a device
         if loss is not None:
             stepped = thread.stepped
             if stepped:
@@ -212,7 +218,7 @@ class TrainingValues:
             self._offer_once("use_cuda", getattr(device, "type", "cpu") == "cuda")
         self._offer({"loss": loss})
 
-    # steps
+    # training steps
 
     def _iterated(self, *arguments: Any) -> None:
         loader = arguments[-1]
@@ -231,7 +237,8 @@ class TrainingValues:
         if batch is ABSENT:
             if opened is iterator:
                 loop.iterator = loop.batch = None
-        elif opened is None or opened is iterator:  # else another loader's of the same turn (zip)
+        # otherwise the batch is another loader's in the same step (zip)
+        elif opened is None or opened is iterator:
             loop.iterator, loop.batch, loop.has_trained = weakref.ref(iterator), batch, False
             loop.began_ns, loop.arrived_ns = loop.asked_ns, now()
             assert self._events is not None
@@ -244,7 +251,7 @@ class TrainingValues:
             self._optimizer = weakref.ref(optimizer)
             if self._is_new(optimizer):
                 self._offer({"optimizer": optimizer})
-        if loop.iterator is not None and loop.iterator() is None:  # the loop was left
+        if loop.iterator is not None and loop.iterator() is None:  # the program has left the loop
             if loop.has_trained:
                 self._end_step(loop, now())
             loop.iterator = loop.batch = None
@@ -281,7 +288,7 @@ class TrainingValues:
             self._in_no_phase(self.tell_of_steps)
 
     def tell_of_steps(self) -> None:
-        """Report the steps that are over now."""
+        """Report the steps that have finished so far."""
         with self._lock:
             steps, self._finished = self._finished, []
             self._reported_ns = now()
@@ -289,7 +296,7 @@ class TrainingValues:
                 for report in self.on_steps:
                     report(steps)
 
-    # what is given once
+    # values that are given only once
 
     def _is_new(self, thing: Any) -> bool:
         if self._seen.get(thing):
@@ -313,11 +320,11 @@ class TrainingValues:
         self._offer({name: value})
 
     def _offer(self, values: dict[str, Any]) -> None:
-        """Give values, unless they are the program's to give."""
+        """Give values, except those that the program gives itself."""
         self._in_no_phase(self._ov.offer, {**values, "$recorder": True}, True)
 
     def _in_no_phase(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call listeners: what they do is in no phase."""
+        """Call listeners; their time counts in no phase."""
         assert self._events is not None
         thread = self._events.here
         was, thread.inside = thread.inside, SUPPRESSED
@@ -328,12 +335,12 @@ class TrainingValues:
 
 
 def _has_parameters(module: Any) -> bool:
-    """True if a module or one below it has parameters. Calls nothing of the program's."""
+    """True if a module or one of its submodules has parameters. Runs no code of the program."""
     if module._parameters:
         return True
     return any(_has_parameters(part) for part in module._modules.values() if part is not None)
 
 
 def values_of(ov: Overseer) -> TrainingValues:
-    """The values that are given in a run without its script's doing."""
+    """Return the values that the run gives without its script's help."""
     return ov.shared(TrainingValues, ov)

@@ -1,5 +1,5 @@
-"""``compilations`` of a summary: what ``torch.compile`` compiled again, where its graphs broke, and
-what it left to eager mode; and how reports show it."""
+"""``compilations`` of a summary and its display in reports: what ``torch.compile`` compiled again,
+where its graphs broke, and what it left to eager mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
-# of the part, by mark
+# keys in the summary, by kind of mark
 _KEYS = {
     "recompilation": "recompilations",
     "graph break": "graph_breaks",
@@ -29,10 +29,10 @@ _KEYS = {
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``compilations`` of a summary: three lists of ``{function, place, reason, n, total_s}``, with
-    ``ranks`` where there are several. ``n`` and ``total_s`` are of the rank where the most of it
-    was."""
-    # by mark, function, place, reason: times of each rank
+    """Return ``compilations`` of a summary: three lists of ``{function, place, reason, n,
+    total_s}``, with ``ranks`` if the world has several. ``n`` and ``total_s`` are those of the rank
+    with the most occurrences. None if nothing was recorded."""
+    # by mark, function, place and reason: durations on each rank
     times_ns: dict[tuple[str, str, str, str], dict[int, list[int]]] = {}
     for run in runs:
         marks = records(run, "mark")
@@ -66,8 +66,8 @@ def summarise(
 
 
 def recompilations(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
-    """The functions that were compiled again, the one that took longest first; ``details`` have its
-    ``total_s``."""
+    """Yield evidence for the functions that were compiled again, the one that took longest first.
+    ``details`` holds its ``total_s``."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in part["recompilations"]:
         key = (event["function"], PurePath(event["place"]).name)
@@ -95,7 +95,7 @@ def _sum(events: Sequence[Mapping[str, Any]], key: str) -> Any:
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The figures, and a table of functions, places and reasons."""
+    """Yield the section with the figures and a table of functions, places and reasons."""
     recompiled = part.get("recompilations") or []
     breaks = part.get("graph_breaks") or []
     eager = part.get("eager_fallbacks") or []
@@ -130,7 +130,8 @@ def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Se
 
 
 def _rows(label: str, events: Sequence[Mapping[str, Any]]) -> Iterator[tuple[AnyCell, ...]]:
-    """A row for each function and place, those with the most first, with all reasons."""
+    """Yield a row for each function and place, with all reasons; those with the most occurrences
+    come first."""
     by_place: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for event in events:
         by_place.setdefault((event["function"], event["place"]), []).append(event)

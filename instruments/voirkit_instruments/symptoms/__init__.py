@@ -1,5 +1,5 @@
-"""Always on: what tells of common causes of slow or wrong training, and costs next to nothing to
-record."""
+"""Always-on instrument that records signs of common causes of slow or wrong training, at next to no
+cost."""
 
 from __future__ import annotations
 

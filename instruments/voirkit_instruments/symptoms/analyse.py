@@ -1,5 +1,5 @@
-"""``symptoms`` of a summary: figures that the rules judge, from the marks of the recording and from
-the records of the training."""
+"""``symptoms`` of a summary: figures for the rules in ``rules.py``, computed from the instrument's
+marks and from the records of the training."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 _EIGHTHS = 8
 _NEVER = np.iinfo(np.int64).max
-_FEW_SAMPLES = 14  # of memory, under which nothing is said
+_FEW_SAMPLES = 14  # minimum number of memory samples; with fewer nothing is reported
 
 
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``symptoms`` of a summary: of the rank with most steps, and the marks of all; None where
-    there is nothing."""
+    """Return ``symptoms`` of a summary: figures of the rank with the most training steps, and
+    figures from the marks of all processes. None if there are no figures."""
     leading = max(ranks, key=lambda rank: len(rank.steps.train), default=None)
     figures: dict[str, Any] = {}
     start_ns = np.zeros(0, np.int64)
@@ -66,7 +66,7 @@ class _Mark(NamedTuple):
 
 
 class _Marks:
-    """The marks of the recording, of all processes."""
+    """The symptom marks of all processes of a run, by name."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._by_name: dict[str, list[_Mark]] = {}
@@ -78,8 +78,9 @@ class _Marks:
                 self._by_name.setdefault(name, []).append(mark)
 
     def cleared_gradients(self) -> dict[str, Any]:
-        """How often ``zero_grad`` cleared gradients that were not used, and where, of the process
-        in which it was most often."""
+        """Return how often ``zero_grad`` cleared unused gradients (``n``), out of how many calls
+        (``zero_grads``), and the source line (``where``). The figures are those of the process with
+        the most such calls."""
         marks = self._by_name.get("cleared")
         if not marks:
             return {}
@@ -91,9 +92,10 @@ class _Marks:
         }
 
     def own_weights(self, runs: Sequence[Run]) -> dict[str, Any]:
-        """The first ``load_state_dict`` after a step of an optimizer that was given the module's
-        own tensors, without a checkpoint that was read since that step:
-        torch.distributed.checkpoint reads into a model's own tensors, and gives them to it."""
+        """Return the first ``load_state_dict`` that was given the module's own tensors after an
+        optimizer step. A call is ignored if a checkpoint was read since the last step:
+        torch.distributed.checkpoint reads into a model's own tensors, and then passes them to
+        it."""
         marks = self._by_name.get("own_weights")
         if not marks:
             return {}
@@ -116,8 +118,8 @@ class _Marks:
         return {}
 
     def kept_weights(self) -> dict[str, Any]:
-        """``how`` and ``where`` a result of ``state_dict()`` was used first after the model had
-        been trained on."""
+        """Return ``how`` and ``where`` a ``state_dict()`` result was first used after the model had
+        been trained further."""
         marks = self._by_name.get("kept_weights")
         if not marks:
             return {}
@@ -125,8 +127,9 @@ class _Marks:
         return {"how": arguments.get("how"), "where": arguments.get("where")}
 
     def sampler_epochs(self) -> dict[str, int]:
-        """How many ``iterators`` the loader with a ``DistributedSampler`` made that made most, and
-        how many ``epochs`` they had."""
+        """Return the number of ``iterators`` of a loader with a ``DistributedSampler``, and of the
+        different ``epochs`` that the sampler had at their creation. Of several loaders, the one
+        with the most iterators counts."""
         epochs: dict[tuple[Any, Any], list[int]] = {}
         for mark in self._by_name.get("sampler_epoch", ()):
             loader = (mark.process, mark.arguments.get("loader"))
@@ -137,8 +140,9 @@ class _Marks:
         return {"iterators": len(longest), "epochs": len(set(longest))}
 
     def worker_memory(self) -> dict[str, Any]:
-        """Where workers had most memory for themselves alone: the median in ``bytes``, ``workers``,
-        and ``objects`` of the dataset."""
+        """Return the measurement in which the workers had the most private memory: their median in
+        ``bytes``, the number of ``workers``, and the ``objects`` and type name of the
+        ``dataset``."""
         marks = self._by_name.get("worker_memory")
         if not marks:
             return {}
@@ -146,9 +150,14 @@ class _Marks:
         return {"bytes": most.value, **most.arguments}
 
     def learning_rate(self) -> dict[str, Any]:
-        """The learning rate that vanished first, of all optimizers: ``highest`` and ``last``, and
-        after how many calls of ``zero_grad`` it fell (``updates``), of all while it was used, those
-        of other optimizers too (``updates_of``)."""
+        """Return the learning rate that vanished first, of all optimizers.
+
+        Returns:
+            ``highest`` and ``last``: the highest and the last rate.
+            ``updates``: number of ``zero_grad`` calls after which the rate fell.
+            ``updates_of``: number of ``zero_grad`` calls while the optimizer was used, including
+                those of other optimizers.
+        """
         marks = self._by_name.get("learning_rate")
         if not marks:
             return {}
@@ -161,17 +170,19 @@ class _Marks:
         }
 
     def memory(self, start_ns: Array) -> dict[str, Any]:
-        """The most memory that the first rank had.
+        """Return the growth of the peak memory of the first process.
 
         Args:
-            start_ns: When each step of training began, ascending; shape (steps,).
+            start_ns: Start of each training step, ascending; shape (steps,).
 
         Returns:
-            ``eighths``: medians by eighth of the steps, bytes, without the first eighth, in which
-            libraries and caches are filled;
-            ``steps``: how many lie between the middles of the first and the last of these;
-            ``samples``; ``kept``: what there is more of since a step, where that was looked at.
-            Empty where there are few samples, or an eighth has none.
+            ``eighths``: median bytes in each eighth of the steps, without the first eighth, in
+                which libraries and caches fill.
+            ``steps``: number of steps between the middles of the first and the last of these
+                eighths.
+            ``samples``: number of samples.
+            ``kept``: the objects that have increased since a step, if they were counted.
+            Empty if there are few samples, or an eighth has none.
         """
         samples = self._of_first_process("memory")
         if len(samples) < _FEW_SAMPLES or not len(start_ns):
@@ -205,29 +216,30 @@ def _value(mark: _Mark) -> int:
 
 
 def _updates(mark: _Mark) -> int:
-    """After how many calls of ``zero_grad`` a learning rate fell."""
+    """Return the number of calls of ``zero_grad`` after which a learning rate fell."""
     arguments = mark.arguments
-    # Runs of older versions count from the start of the run.
+    # Older versions of voirkit count from the start of the run.
     updates: int = arguments.get("updates", arguments.get("low_since", 0))
     return updates
 
 
 def _trains_alone(leading: Rank, summary: Mapping[str, Any]) -> bool:
-    """True if a run has one process that trains. Of several ranks all records would have to be read
-    again."""
+    """True if only one process of the run trains. With several ranks, all records would have to be
+    read again."""
     if summary.get("world_size") != 1 or not leading.processes:
         return False
     return leading.facts.get("workers") is not None
 
 
 def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
-    """How long the sampler of a loader took to draw the indices of batches.
+    """Return how long the sampler of a loader took to draw the indices of batches.
 
     Returns:
-        Without workers, from a request to its indices: ``later_s`` of ``n`` batches of training,
-        without the first of each loop; ``first_s``, that of the first batches of all loops but one.
-        With workers, for which indices are drawn ahead of requests: ``start_s``, see
-        ``drawn_at_start_s``. Empty where nothing is known of it.
+        Without workers, times from a request to its indices: ``later_s``, the total for ``n``
+        training batches, without the first of each loop; ``first_s``, the total for the first
+        batches of all loops but the first loop.
+        With workers, which get indices ahead of requests: ``start_s``, see ``drawn_at_start_s``.
+        Empty if nothing is known.
     """
     for run in runs:
         if not run.recorded(BATCH_KIND):
@@ -257,13 +269,14 @@ def _drawing(runs: Sequence[Run], leading: Rank) -> dict[str, Any]:
 
 
 def drawn_at_start_s(phases: Records, drawn_ns: Array, trained: Collection[int]) -> float:
-    """How long iterators with workers took until their first indices were drawn, but for the start
-    of workers; seconds.
+    """Return the total seconds from the creation of iterators with workers until their first
+    indices were drawn. The time for starting workers is excluded.
 
     Args:
-        phases: Of the process that trains.
-        drawn_ns: When indices were drawn, ascending, and a time that never comes.
-        trained: The iterators that training used.
+        phases: Records of the training process.
+        drawn_ns: Times at which indices were drawn, ascending, and the largest integer as a
+            sentinel.
+        trained: Numbers of the iterators that training used.
     """
     episodes = [arguments.get("episode") for arguments in phases.arguments]
     is_trained = np.array([episode in trained for episode in episodes], bool)
@@ -282,13 +295,13 @@ def drawn_at_start_s(phases: Records, drawn_ns: Array, trained: Collection[int])
 
 
 def _is_named(phases: Records, name: tuple[str, str]) -> Array:
-    """True for each record of a name; shape (records,)."""
+    """Return a mask of the records with this name; shape (records,)."""
     numbers = [number for number, other in enumerate(phases.names) if other == name]
     return np.isin(phases.name, numbers)
 
 
 def _of_process(rows: Records, rank: Rank) -> Records:
-    """The records of the first process of a rank."""
+    """Return the records of the first process of a rank."""
     numbers = [
         number
         for number, (_, *process) in enumerate(rows.processes)
@@ -303,12 +316,12 @@ class _Requests:
 
     start_ns: Array
     end_ns: Array
-    is_first: Array  # True for the first of an iterator
-    episode: Array  # the number of its iterator; -1 without
+    is_first: Array  # True for the first request to an iterator
+    episode: Array  # number of the iterator; -1 if unknown
 
 
 def _requests(phases: Records) -> _Requests:
-    """All requests for batches."""
+    """Return all requests for batches, in order of time."""
     requests = np.flatnonzero(_is_named(phases, ("dataloader", "fetch")))
     requests = requests[np.argsort(phases.start_ns[requests], kind="stable")]
     episodes = np.array([arguments.get("episode", -1) for arguments in phases.arguments])
@@ -322,7 +335,7 @@ def _requests(phases: Records) -> _Requests:
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:
-    """When spans of a name ended, ascending, by process."""
+    """Return the end times of the spans with this name, in nanoseconds, ascending, by process."""
     ends_ns: dict[tuple[int, str, int], list[int]] = {}
     for run in runs:
         phases = records(run)

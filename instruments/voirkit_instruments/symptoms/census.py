@@ -1,10 +1,10 @@
-"""A count of living objects: tensors by type and shape, and the long lists, dictionaries and
-deques; the growth between two counts is what is kept.
+"""Count of live objects: tensors by type and shape, and long lists, dictionaries and deques. The
+growth between two counts shows which objects are kept.
 
-Only objects whose type is exactly one of these are looked at, by their own methods: no code of the
-program is called, and nothing is kept of them but numbers and words. A census of 190,000 objects
-took 38 ms of processor time, one of 330,000 (torch with an optimizer) 87 ms, on two processors that
-other work kept busy. Checked with torch 2.1 and 2.15.
+Only objects of exactly these types are inspected, through the types' own methods. No code of the
+program is called, and only numbers and words about the objects are kept. A census of 190,000
+objects took 38 ms of CPU time, one of 330,000 (torch with an optimizer) 87 ms; both were measured
+on two processors busy with other work. Checked with torch 2.1 and 2.15.
 """
 
 from __future__ import annotations
@@ -20,34 +20,36 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# of memory that python has given out, some 360,000 objects: more would take more than 50 ms on an
-# idle machine
+# allocated blocks of Python memory, some 360,000 objects: a census of more would take over 50 ms on
+# an idle machine
 MOST_BLOCKS = 1_300_000
-_LONG = 32  # elements of a container, under which it is not looked at
-_MOST_TENSORS = 10_000  # that are looked at, 2 us each; of more each stands for several
-_EXACT = 16  # sizes up to it are told apart; larger ones by their power of two
-_DEEPEST = 2  # levels of an element that are searched for a tensor
+_LONG = 32  # containers with fewer elements are skipped
+# limit of inspected tensors, 2 us each; if there are more, a sample of them stands for all
+_MOST_TENSORS = 10_000
+_EXACT = 16  # sizes up to this are kept exact; larger ones are rounded to a power of two
+_DEEPEST = 2  # levels of nesting in an element that are searched for a tensor
 
 now = time.perf_counter_ns
-_name_of = type.__dict__["__name__"].__get__  # a metaclass of the program may have another
+_name_of = type.__dict__["__name__"].__get__  # the program's metaclass may define its own __name__
 
 
 class Census:
-    """The objects that live at one moment.
+    """Counts of the objects that are alive at one moment.
 
     Args:
-        before: An earlier one; of containers that have grown since it is also looked at what they
-            hold.
+        torch: The torch module.
+        before: An earlier census. For containers that have grown since, the last element is
+            described too.
 
     Attributes:
-        at_ns: When it was looked at.
-        took_ns: How long that took.
-        tensors: By type and rounded shape how many there are, their bytes, and their description
-            (``float32[256, 256]``).
-        lengths: By identity of a container, how many elements it has. No tuples: many new objects
-            would make python look for garbage.
-        types: By identity, its type.
-        holds: By identity, what the last element of those is that have grown.
+        at_ns: Start time of the census.
+        took_ns: Duration of the census.
+        tensors: Number of tensors, their bytes, and their description (``float32[256, 256]``), by
+            type and rounded shape.
+        lengths: Number of elements of each container, by id. The values are not tuples, since many
+            new objects would trigger garbage collection.
+        types: Name of the type of each container, by id.
+        holds: Description of the last element of each container that has grown, by id.
     """
 
     def __init__(self, torch: ModuleType, before: Census | None = None) -> None:
@@ -59,7 +61,7 @@ class Census:
         kinds = torch.Tensor, torch.nn.Parameter
         counted_types = frozenset((*kinds, list, dict, deque))
         objects = gc.get_objects()
-        # a loop of python's takes four times as long
+        # a Python loop takes four times as long
         is_counted = map(counted_types.__contains__, map(type, objects))
         tensors, containers = [], []
         for thing in compress(objects, is_counted):
@@ -78,11 +80,12 @@ class Census:
         self.took_ns = now() - self.at_ns
 
     def length_of(self, key: int, kind: str) -> int:
-        """How many elements a container of a type had; 0 if it was not there, or short."""
+        """Return the number of elements of a container of the given type; 0 if it was missing or
+        short."""
         return self.lengths[key] if self.types.get(key) == kind else 0
 
     def _count(self, tensors: list[Any]) -> None:
-        # number, bytes, shape of the first, whether others have another
+        # by group: number, bytes, shape of the first tensor, True if other tensors differ in shape
         groups: dict[tuple[Any, ...], list[Any]] = {}
         every = 1 + len(tensors) // _MOST_TENSORS
         for tensor in tensors[::every]:
@@ -90,7 +93,7 @@ class Census:
                 shape = tuple(tensor.shape)
                 has_graph = tensor.requires_grad and not tensor.is_leaf
                 size = tensor.nbytes
-            except Exception:  # a tensor that has no such thing: a sparse or a half-made one
+            except Exception:  # a sparse or partly initialised tensor may lack these attributes
                 continue
             rounded = tuple(size if size <= _EXACT else 1 << size.bit_length() for size in shape)
             group = groups.setdefault((tensor.dtype, rounded, has_graph), [0, 0, shape, False])
@@ -110,13 +113,14 @@ def _description(dtype: Any, shape: tuple[int, ...], has_graph: bool, is_mixed: 
 
 
 def _last_element(container: Any, kinds: tuple[type, ...]) -> str:
-    """The type of the last element, or ``Tensor`` if that holds one."""
+    """Return the type name of the last element, or ``Tensor`` if the element is or holds a tensor.
+    Empty if it cannot be read."""
     try:
         if type(container) is dict:
             element = next(reversed(container.values()))
         else:
             element = container[-1]
-    except (IndexError, StopIteration, RuntimeError):  # another thread changes it
+    except (IndexError, StopIteration, RuntimeError):  # another thread is changing the container
         return ""
     return _kind_of(element, kinds, _DEEPEST)
 
@@ -133,19 +137,20 @@ def _kind_of(element: Any, kinds: tuple[type, ...], depth: int) -> str:
 
 
 def is_affordable() -> bool:
-    """True if so few objects live that a census is short."""
+    """True if there are few enough live objects for a census to be quick."""
     return getattr(sys, "getallocatedblocks", lambda: 0)() <= MOST_BLOCKS
 
 
 def growth(before: Census, after: Census) -> dict[str, Any]:
-    """The greatest growth from one census to the next.
+    """Return the greatest growth from one census to the next.
 
     Returns:
-        ``tensors``: of the group of which there are most bytes more, its description ``of``, how
-        many ``more``, and their ``bytes``;
-        ``container``: of the one that has grown most, of those with tensors if tensors have become
-        more, its ``type``, its ``length``, how many elements ``more`` these are, and what they are
-        (``holds``). Empty where nothing has grown.
+        ``tensors``: the group of tensors that has grown by the most bytes: its description ``of``,
+            the number of tensors ``more``, and their ``bytes``.
+        ``container``: the container that has grown most: its ``type``, its ``length``, the number
+            of elements ``more``, and their type (``holds``). If tensors have increased, containers
+            of tensors come first.
+        Empty if nothing has grown.
     """
     figures: dict[str, Any] = {}
     groups = []
@@ -161,7 +166,7 @@ def growth(before: Census, after: Census) -> dict[str, Any]:
         kind, length = after.types[key], after.lengths[key]
         earlier_length = before.length_of(key, kind)
         has_tensors = holds == "Tensor" and has_more_tensors
-        # what is new may be the table of a module that has been imported
+        # a new container may be the namespace of a module imported since
         if has_tensors or earlier_length:
             containers.append((has_tensors, length - earlier_length, kind, length, holds))
     _, longer, kind, length, holds = max(containers, default=(False, 0, "", 0, ""))

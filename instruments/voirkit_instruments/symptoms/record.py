@@ -1,19 +1,20 @@
-"""Recording of what tells of common causes, in the process of the script: it judges nothing.
+"""Recorder of signs of common training problems, in the process of the script; the rules judge them
+later. It records:
 
-- gradients that ``zero_grad`` of an optimizer or a module clears before an optimizer has used them,
-  and the line that does it;
-- ``load_state_dict`` that is given the model's own tensors, and ``state_dict()`` that is saved or
-  loaded after later updates;
-- the epoch of a ``DistributedSampler`` at each iterator of its loader;
-- the memory that forked workers have for themselves when an epoch or they themselves end, and how
-  many objects their dataset holds;
-- the most memory that the process has held, at a ``zero_grad`` in so many; where it has grown, what
-  there is more of (``census``);
-- the learning rate of the optimizer that is there at that ``zero_grad`` and at the first, where it
+- gradients that an optimizer's or module's ``zero_grad`` clears before an optimizer has used them,
+  and the source line of the call;
+- ``load_state_dict`` that is given the model's own tensors, and ``state_dict()`` results that are
+  saved or loaded after later updates;
+- the epoch of a ``DistributedSampler`` at each new iterator of its loader;
+- the private memory of forked workers at the end of an epoch or of the workers, and the number of
+  objects that their dataset holds;
+- the peak memory of the process, sampled at every few ``zero_grad`` calls, and the objects that
+  have increased if it has grown (``census``);
+- the learning rate of the optimizer at the same calls and at the first ``zero_grad``, if the rate
   falls to next to nothing.
 
-At each step this is one short call; the rest is done once an epoch or less often. Memory is asked
-of getrusage: reading it from /proc took 150 us of a step with cold caches. Checked with torch 2.1
+Each step costs one short call; everything else happens once an epoch or less often. Memory is read
+with getrusage: reading it from /proc cost a step 150 us with cold caches. Checked with torch 2.1
 and 2.15.
 """
 
@@ -39,36 +40,36 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-# calls of zero_grad from one sample to the next, at first: odd, so that of two optimizers by turns
-# each has its turn
+# zero_grad calls between two samples, at first; odd, so that two alternating optimizers are both
+# sampled
 SAMPLE_PERIOD = 7
-SAMPLES = 128  # after so many there are half as many
-# of memory, after which what lives is looked at first; then after twice as many, and so on
+SAMPLES = 128  # after each of this many samples the period between samples is doubled
+# growth of memory that triggers the first census; each later one needs twice as much growth
 GROWTH_BYTES = 32 << 20
-MOST_CENSUSES = 3  # of a run
-LONG_CENSUS_NS = 50_000_000  # after one that took longer there is one more
-PLACES_LOOKED_UP = 4  # times that a line of the program is looked up for one symptom
-MOST_MARKS = 64  # of one name
-MOST_OPTIMIZERS = 256  # whose learning rates are kept, those of optimizers that are gone too
+MOST_CENSUSES = 3  # limit of censuses in a run
+LONG_CENSUS_NS = 50_000_000  # after a census longer than this, only one more is made
+PLACES_LOOKED_UP = 4  # lookups of the program's line for one symptom
+MOST_MARKS = 64  # limit of marks for each name
+# limit of optimizers whose learning rates are kept, including optimizers already released
+MOST_OPTIMIZERS = 256
 _MOST_WORKERS = 8
-_MOST_SAMPLERS = 8  # of a loader, one in another
+_MOST_SAMPLERS = 8  # limit of nested samplers of a loader
 
 now = time.perf_counter_ns
 
 
 class Symptoms:
-    """Marks symptoms in the trace of one run.
+    """Recorder that marks symptoms in the trace of one run.
 
     Args:
-        ov: The overseer, for warnings and what instruments share.
-        recorder: The trace plane's recorder; ``voirkit.trace.recorder`` unless a test brings its
-            own.
+        ov: The overseer, for warnings and for objects that instruments share.
+        recorder: ``voirkit.trace.recorder``, unless a test passes its own.
     """
 
     def __init__(self, ov: Overseer, recorder: Any = None) -> None:
         self._ov = ov
         self._recorder = recorder
-        self._marks: dict[str, int] = {}  # how many marks of each name there are
+        self._marks: dict[str, int] = {}  # number of marks, by name
         self._patches: Any = None
         self._places: Any = None
         self._period, self._countdown = SAMPLE_PERIOD, 1
@@ -78,11 +79,13 @@ class Symptoms:
         self._pid = os.getpid()
         self._grown_at = self._censuses = 0
         self._first_census: Any = None
-        # what has cleared gradients since the last backward pass: optimizers or modules
+        # "optimizer" or "module", whichever has cleared gradients since the last backward pass;
+        # else empty
         self._zeroed_by = ""
 
     def start(self, torch: ModuleType) -> None:
-        """torch has been imported; the steps instrument has not changed it yet."""
+        """Subscribe to the training events and install the patches. Called once torch has been
+        imported, and before the steps instrument patches it."""
         from voirkit_instruments.guard import Guard
         from voirkit_instruments.identity import IdentityMap, LoaderNumbers
         from voirkit_instruments.steps.events import (
@@ -106,11 +109,11 @@ class Symptoms:
         self._memory = self._recorder.name(CATEGORY, "memory", kind=KIND, value="bytes")
         self._loaders = self._ov.shared(LoaderNumbers)
         self._events = self._ov.shared(StepEvents)
-        self._persistent = IdentityMap()  # iterators whose workers stay
+        self._persistent = IdentityMap()  # iterators with persistent workers
         self._kept_weights = KeptWeights(torch)
-        self._objects = IdentityMap()  # how many objects each dataset holds
-        self._rate_of = IdentityMap()  # the learning rate of an optimizer that is alive
-        # of all: most scripts release their optimizer before they end
+        self._objects = IdentityMap()  # number of objects that each dataset holds
+        self._rate_of = IdentityMap()  # learning rates, by optimizer that is alive
+        # those of all optimizers: most scripts release their optimizer before they end
         self._learning_rates: list[LearningRate] = []
         self._sample = self._guard.guarded(self._take_sample)
         self._note_cleared = self._guard.guarded(self._look_at_gradients)
@@ -168,7 +171,8 @@ class Symptoms:
         pass
 
     def end(self) -> None:
-        """The script has ended: examine workers that are still there, and remove all patches."""
+        """Measure the remaining workers, write the final marks and remove all patches. Called when
+        the script has ended."""
         if self._patches is None:
             return
         self._guard.guarded(self._look_at_all_workers)()
@@ -185,7 +189,7 @@ class Symptoms:
     def _mark_learning_rates(self) -> None:
         for rate in self._learning_rates:
             if rate.low_since is not None:
-                # nothing else was asked since
+                # this optimizer was the last one sampled
                 is_last = self._zero_grads - rate.until <= self._period
                 until = self._zero_grads if is_last else rate.until
                 self._mark("learning_rate", until - rate.since + 1, rate.document())
@@ -198,7 +202,7 @@ class Symptoms:
         number = self._recorder.name(CATEGORY, name, kind=KIND, value="value")
         self._recorder.mark(number, now(), self._recorder.arguments(arguments), value)
 
-    # gradients that are cleared, and memory
+    # cleared gradients, and memory
 
     def _before_zero_grad(self, optimizer: Any) -> None:
         self._before_clearing("optimizer", optimizer)
@@ -210,10 +214,11 @@ class Symptoms:
         self._zeroed_by = ""
 
     def _before_clearing(self, kind: str, owner: Any) -> None:
-        """Gradients are about to be cleared. Where optimizer and module do it, one after the other,
-        it is done once."""
-        # At each step, after which the caches hold nothing of this: what is rare is guarded by
-        # itself.
+        """Count a call that is about to clear gradients, and take a sample if one is due. If an
+        optimizer and a module both clear gradients between two backward passes, only the first of
+        them counts."""
+        # Runs at each step, when the CPU caches hold nothing of voirkit. The rare parts have their
+        # own guards.
         if self._zeroed_by and self._zeroed_by != kind:
             return
         self._zeroed_by = kind
@@ -236,7 +241,7 @@ class Symptoms:
             self._where_cleared = self._place()
 
     def _place(self) -> str | None:
-        """The line of the program that is being run."""
+        """Return the line of the program that is running."""
         if self._places is None:
             from voirkit_instruments.places import Places
 
@@ -245,15 +250,16 @@ class Symptoms:
         return place
 
     def _take_sample(self, kind: str, owner: Any) -> None:
-        """Sample what changes slowly: the learning rate, and the most memory of the process."""
+        """Sample values that change slowly: the learning rate, and the peak memory of the
+        process."""
         self._countdown = self._period
         if kind == "optimizer":
             self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
-        if self._zero_grads == 1:  # libraries have not taken their memory yet
+        if self._zero_grads == 1:  # libraries have not allocated their memory yet
             self._countdown -= 1
             return
         n_bytes = self._read_memory()
-        if n_bytes:  # another system than Linux and macOS does not tell
+        if n_bytes:  # zero on systems other than Linux and macOS
             self._recorder.mark(self._memory, now(), 0, n_bytes)
             self._note_growth(n_bytes)
         self._samples += 1
@@ -261,8 +267,8 @@ class Symptoms:
             self._period = 2 * self._period + 1
 
     def _note_growth(self, n_bytes: int) -> None:
-        """Where memory has grown, count the objects that live, and mark what there is more of than
-        at the first count."""
+        """Count the live objects if memory has grown, and mark the objects that have increased
+        since the first count."""
         if not self._grown_at:
             self._grown_at = n_bytes + GROWTH_BYTES
         if n_bytes < self._grown_at or self._censuses >= MOST_CENSUSES or os.getpid() != self._pid:
@@ -294,10 +300,11 @@ class Symptoms:
                 self._learning_rates.append(rate)
         return rate
 
-    # weights
+    # weights: load_state_dict, state_dict and save
 
     def _before_load(self, module: Any, state_dict: Any, assign: bool = False) -> None:
-        """``load_state_dict`` is called: how many of the tensors are the module's own."""
+        """Mark a ``load_state_dict`` call that is given the model's own tensors, or a
+        ``state_dict()`` result that later updates have changed."""
         if assign or not hasattr(state_dict, "values"):
             return
         plain = (self._torch.Tensor, self._torch.nn.Parameter)
@@ -313,20 +320,22 @@ class Symptoms:
             self._mark("kept_weights", n, {"where": self._place(), "how": how})
 
     def _before_save(self, saved: Any) -> None:
-        """``torch.save`` is called."""
+        """Mark a ``torch.save`` call that is given a ``state_dict()`` result that later updates
+        have changed."""
         if self._kept_weights.is_stale(saved):
             self._mark("kept_weights", 0, {"where": self._place(), "how": "torch.save() was given"})
 
     def _after_state_dict(self, module: Any, result: Any) -> None:
-        """``state_dict()`` was called. What a script asks for before it trains is meant to follow
-        the training."""
+        """Remember a result of ``state_dict()``. Results from before training are ignored: the
+        script wants them to follow the training."""
         if self._zero_grads:
             self._kept_weights.add(module, result)
 
-    # loaders
+    # data loaders: samplers and workers
 
     def _before_iterator(self, *arguments: Any) -> None:
-        """An iterator of a loader is about to be made, or to begin again."""
+        """Record the sampler's epoch and the persistent workers' memory, before a loader's iterator
+        is created or restarted."""
         loader = arguments[-1]
         self._note_epoch(loader)
         iterator = getattr(loader, "__dict__", {}).get("_iterator")
@@ -343,7 +352,7 @@ class Symptoms:
             if not isinstance(sampler, distributed):
                 continue
             if type(sampler).__iter__ is not distributed.__iter__:
-                continue  # a class with an order of its own may need no epoch
+                continue  # a subclass with its own order may need no epoch
             if sampler.shuffle and sampler.num_replicas > 1:
                 self._mark("sampler_epoch", sampler.epoch, {"loader": self._loaders.loader(loader)})
 
@@ -352,8 +361,8 @@ class Symptoms:
             self._look_at_workers(iterator)
 
     def _before_worker_ends(self, iterator: Any, is_shutdown: bool) -> None:
-        """A worker of an ``IterableDataset`` has nothing more and is about to be told to end,
-        before the iterator is shut down."""
+        """Measure the workers before one of them is told to end because its ``IterableDataset`` has
+        no more batches. This happens before the iterator is shut down."""
         if not is_shutdown:
             self._look_at_workers(iterator)
 
@@ -363,8 +372,8 @@ class Symptoms:
                 self._look_at_workers(iterator)
 
     def _look_at_workers(self, iterator: Any) -> None:
-        """How much memory the workers of an iterator have for themselves alone: at the looks 1, 2,
-        4, 8 … of all."""
+        """Measure the private memory of each worker of an iterator, and mark the median. Measures
+        only at calls 1, 2, 4, 8 … of this method."""
         self._worker_looks += 1
         if self._worker_looks & (self._worker_looks - 1):
             return
@@ -388,8 +397,8 @@ class Symptoms:
 
 
 def _samplers(loader: Any) -> list[Any]:
-    """The samplers of a loader, and those that they draw from, each once. Nothing of the program's
-    is called."""
+    """Return the samplers of a loader and the samplers nested in them, each once. Runs no code of
+    the program."""
     samplers: list[Any] = []
     owners = [loader]
     while owners and len(samplers) < _MOST_SAMPLERS:
@@ -402,17 +411,17 @@ def _samplers(loader: Any) -> list[Any]:
     return samplers
 
 
-LOW_RATE = 1e-3  # of the highest
+LOW_RATE = 1e-3  # share of the highest rate below which a rate counts as vanished
 
 
 class LearningRate:
-    """The learning rate of one optimizer, from what is asked of it now and then.
+    """The learning rate of one optimizer, sampled now and then.
 
     Attributes:
-        since: After how many ``zero_grad`` of the run it was asked first.
-        until: The same, last.
-        low_since: The same, when it fell under ``LOW_RATE`` of its highest, where it has stayed;
-            None: it has not.
+        since: Number of ``zero_grad`` calls in the run up to the first sample.
+        until: The same number at the last sample.
+        low_since: The same number at the sample from which the rate has stayed under ``LOW_RATE``
+            of its highest; None if it has not.
     """
 
     def __init__(self) -> None:
@@ -421,8 +430,8 @@ class LearningRate:
         self.low_since: int | None = None
 
     def add(self, zero_grads: int, groups: list[dict[str, Any]]) -> None:
-        """Add what an optimizer has now, after so many ``zero_grad``. A rate on a device is not
-        read."""
+        """Add a sample of an optimizer's learning rate, after ``zero_grads`` calls of
+        ``zero_grad``. A rate on a device is not read."""
         numbers = [number(group.get("lr"), wait=False) for group in groups]
         rates = [rate for rate in numbers if rate is not None]
         if not rates:
@@ -437,14 +446,14 @@ class LearningRate:
             self.low_since = zero_grads
 
     def document(self) -> dict[str, Any]:
-        """The arguments of its mark."""
+        """Return the arguments of the mark of this learning rate."""
         updates = None if self.low_since is None else self.low_since - self.since
         return {"highest": self.highest, "last": self.last, "updates": updates}
 
 
 def private_bytes(pid: int | None) -> int | None:
-    """Memory that a process has for itself alone and has written to, in bytes; None where the
-    system does not tell."""
+    """Return the memory that only this process has and that it has written to, in bytes; None if
+    the system does not report it."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             lines = file.read().splitlines()
@@ -457,8 +466,8 @@ def private_bytes(pid: int | None) -> int | None:
 
 
 def _memory_reader() -> Callable[[], int]:
-    """The function that reads the memory of this process, in bytes: the most it has had; at
-    present, where the former is what its launcher had."""
+    """Return the function that reads the memory of this process in bytes. It reads the peak; if the
+    system's peak is that of the launching process, it reads the current memory."""
     from voirkit_instruments import resources
 
     own_bytes = resources.high_water()
@@ -468,15 +477,15 @@ def _memory_reader() -> Callable[[], int]:
 
 
 _MOST_COUNTED = 1_000_000
-_SAMPLED = 16  # elements of a list that are looked at
+_SAMPLED = 16  # elements of a list that are inspected
 
 
 def count_objects(dataset: Any) -> int:
-    """About how many Python objects the lists and dictionaries of a dataset's attributes hold,
-    those inside them as well.
+    """Estimate the number of Python objects in the lists and dictionaries of a dataset's
+    attributes, including nested ones.
 
-    Of the elements of a long list a few are looked at, and the others are taken to be like them.
-    Nothing of the program's is called.
+    A few elements of a long list are inspected, and stand for the rest. Runs no code of the
+    program.
     """
     values = list(getattr(dataset, "__dict__", {}).values())
     return min(sum(_objects_in(value, 3) for value in values), _MOST_COUNTED)

@@ -1,9 +1,9 @@
-"""Results of ``state_dict()`` that the program keeps, which tell whether the weights in them are
-still those of the call.
+"""``state_dict()`` results that the program keeps, to tell if their weights have been updated since
+the call.
 
-They are references to the parameters, not copies, and share the number of their changes
-(``_version``): it tells an update since the call, whoever made it. Nothing of the program is kept
-alive.
+The tensors in a result are references to the parameters, not copies. They share the parameters'
+change counter (``_version``), which shows any update since the call. No object of the program is
+kept alive.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_DEEPEST = 3  # dictionaries and lists in one another
-_MOST_LOOKED_AT = 256  # elements of each
+_DEEPEST = 3  # levels of nested dictionaries and lists that are searched
+_MOST_LOOKED_AT = 256  # elements of each that are searched
 
 
 class KeptWeights:
-    """Results of ``state_dict()`` that are alive, each with the version that a trained parameter
-    had."""
+    """Results of ``state_dict()`` that are still alive, each with the version of one trained
+    parameter at the call."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        # of each one parameter: a reference to it, its name, and where and in which version it was
+        # by result, one parameter: weak reference, name, address and version at the call
         self._results = IdentityMap()
 
     def add(self, module: Any, result: Any) -> None:
-        """``module.state_dict()`` has been called."""
+        """Remember the result of ``module.state_dict()``."""
         if type(result) is not OrderedDict:
             return
         with self._torch._C.DisableTorchFunction():
@@ -51,7 +51,8 @@ class KeptWeights:
                     return
 
     def is_stale(self, thing: Any, depth: int = _DEEPEST) -> bool:
-        """True if something is, or holds, a result whose weights have been updated since."""
+        """True if an object is or contains a ``state_dict()`` result whose weights have been
+        updated since."""
         watched = self._results.get(thing)
         if watched is not None:
             return self._is_updated(thing, *watched)
@@ -67,13 +68,13 @@ class KeptWeights:
         if type(value) not in self._plain:
             return False
         with self._torch._C.DisableTorchFunction():
-            # it was put onto another device
+            # the parameter has moved, for example to another device
             is_moved = parameter is not None and parameter.data_ptr() != address
             return value.data_ptr() == address and not is_moved and value._version > version
 
 
 def _first_trained(module: Any) -> Any:
-    """The first parameter of a module that requires a gradient; None without."""
+    """Return the first parameter of a module that requires a gradient; None if there is none."""
     for parameter in parameters_of(module):
         if parameter is not None and parameter.requires_grad:
             return parameter

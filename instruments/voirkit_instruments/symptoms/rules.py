@@ -1,5 +1,5 @@
-"""The findings from symptoms: each rule is a condition over figures of the summary. What is also
-done on purpose is not a finding."""
+"""Rules that turn symptoms into findings: each rule is a condition on figures of the summary. A
+pattern that programs also use on purpose is not a finding."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ Summary = Mapping[str, Any]
 Figures = Mapping[str, Any]
 
 _MB = 1e6
-OFTEN = 0.9  # of the steps without an update: so often must gradients have been cleared
-PASSES_AN_UPDATE = 1.5  # from which on gradients are accumulated
-FEW_EVALUATED = 2  # batches, under which nothing is said of the mode in which they were
-FEW_EPOCHS = 3  # iterators of a distributed sampler, under which nothing is said
-FEW_UPDATES = 100  # calls of zero_grad, under which nothing is said of the learning rate
-VANISHED = 0.5  # share of them at which it must be next to nothing
-GRAPHS_OF_EVALUATION = 0.5  # share of its batches
+OFTEN = 0.9  # minimum share of the steps without an update at which gradients were cleared
+PASSES_AN_UPDATE = 1.5  # backward passes per update from which gradients count as accumulated
+FEW_EVALUATED = 2  # minimum number of batches evaluated in training mode for a finding
+FEW_EPOCHS = 3  # minimum number of iterators of a distributed sampler for a finding
+FEW_UPDATES = 100  # minimum number of zero_grad calls for a finding on the learning rate
+VANISHED = 0.5  # minimum share of the zero_grad calls at which the rate is next to nothing
+GRAPHS_OF_EVALUATION = 0.5  # minimum share of the evaluation batches that build graphs
 WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
 GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
-SLOWER = 1.5  # times the first fifth
-SLOWER_BESIDE_OTHERS = 5.0  # the same where other programs may have come that slow it down
+SLOWER = 1.5  # minimum ratio of step times: last fifth of the steps to first fifth
+SLOWER_BESIDE_OTHERS = 5.0  # the same ratio if other programs may have slowed the machine
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
-COLLECTING = 0.02  # of the run
-COLLECTED_BY_HAND, FEW_STEPS = 0.5, 10  # full collections, as a part of the steps
+COLLECTING = 0.02  # minimum share of the run spent in garbage collection
+# full collections per step from which the program is taken to call gc.collect(); smallest number of
+# steps to assume
+COLLECTED_BY_HAND, FEW_STEPS = 0.5, 10
 LATE, LATE_S, MANY_SAMPLES, DRAWING = 10.0, 0.05, 100_000, 0.5
 FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
 
 
 def findings(summary: Summary) -> Iterator[Finding]:
-    """All findings of the rules below."""
+    """Yield the findings of all rules, except kinds that ``--checks`` has found."""
     figures = summary.get("symptoms") or {}
     checks = summary.get("checks") or ()
-    # with more evidence
+    # --checks has more evidence for these
     found_by_checks = {check["name"] for check in checks if check["found"]}
     for rule in RULES:
         for finding in rule(figures, summary):
@@ -162,8 +164,8 @@ def _memory_grows(figures: Figures, summary: Summary) -> Iterator[Finding]:
 
 
 def _words_of_growth(more: Mapping[str, Any]) -> str:
-    """The end of a sentence on what there is more of since a step; empty where that is not
-    known."""
+    """Return the end of a sentence on the objects that have increased since a step; empty if they
+    are unknown."""
     tensors, container = more.get("tensors"), more.get("container")
     since = f"more since step {more.get('since_step', 0):,}"
     if tensors:
@@ -184,7 +186,8 @@ def _words_of_growth(more: Mapping[str, Any]) -> str:
 
 
 def _advice_on_growth(more: Mapping[str, Any], summary: Summary) -> dict[str, str]:
-    """The words on what to look for; none on graphs where what there is more of has none."""
+    """Return advice on where to look for kept objects. It mentions graphs unless the tensors that
+    have increased are known to have none."""
     if more and "graphs" not in (more.get("tensors") or {}).get("of", ""):
         return {
             "held_words": (
@@ -202,13 +205,14 @@ def _advice_on_growth(more: Mapping[str, Any], summary: Summary) -> dict[str, st
 
 
 def _advice_to_check(summary: Summary) -> str:
-    """The flag that names graphs which are kept, where it is not on."""
+    """Return the advice to use ``--checks``, which names graphs that are kept; empty if it is
+    on."""
     if summary.get("checks") is not None:
         return ""
     return "; voirkit --checks names graphs that are kept"
 
 
-# By phase, what may grow in it with each step; the rest may be anything.
+# By phase: what may grow with each step. Other phases get a general phrase.
 _GROWS = {
     "wait": (
         "what a sample is read through: subsets of subsets, a list that is searched, a file that is"
@@ -246,8 +250,8 @@ def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
 
 
 def _how_to_see(phase: str, summary: Summary) -> str:
-    """The line that takes the time of a phase, or the flags that would show what grows in it, of
-    those that are not on."""
+    """Return the line of code that takes the phase's time. If it is unknown, return the flags that
+    would show it, of those that are off."""
     line = first_evidence(summary, "line", phase)
     if line:
         return f"; {line.share:.0%} of that time is in {line.what}"
@@ -262,7 +266,7 @@ def _how_to_see(phase: str, summary: Summary) -> str:
 def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
     loss, steps = summary.get("loss") or {}, summary.get("steps") or {}
     curve = [(step, value) for step, value in loss.get("curve") or () if value is not None]
-    # the losses of single samples differ as they do
+    # losses of single samples vary this much by nature
     items = steps.get("items") or inf
     if len(curve) < FEW_LOSSES or items <= steps.get("n", 0):
         return
@@ -276,7 +280,7 @@ def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
 
 
 def _is_spike(sizes: list[float], index: int, usual: float) -> bool:
-    """True if a loss is far above the usual one, and above those around it."""
+    """True if a loss is far above the median, and above its neighbours."""
     if index < 2 or sizes[index] < SPIKE * usual:
         return False
     around = sizes[index - 2 : index] + sizes[index + 1 : index + 3]
@@ -309,7 +313,7 @@ def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
     if not waits or samples < MANY_SAMPLES or not loader.get("sampler"):
         return
     again_s = waits["again"]
-    if loader.get("workers"):  # they start before the first batch, too
+    if loader.get("workers"):  # the first wait includes the start of the workers
         drawing_s = (figures.get("drawing") or {}).get("start_s", 0.0)
         if drawing_s < DRAWING * again_s:
             return
@@ -333,7 +337,7 @@ def _garbage_collection(figures: Figures, summary: Summary) -> Iterator[Finding]
     share = _share_of_run(total_s, summary)
     if share is None or share < COLLECTING:
         return
-    # runs of older versions have no such figure
+    # missing in runs of older voirkit versions
     later_s = pauses.get("later_s", total_s)
     later = _share_of_run(later_s, summary) or 0.0
     is_at_begin = later < COLLECTING
@@ -355,7 +359,7 @@ def _garbage_collection(figures: Figures, summary: Summary) -> Iterator[Finding]
 
 
 def _collecting_in_steps_s(steps: Mapping[str, Any]) -> float:
-    """The seconds of garbage collection inside steps."""
+    """Return the seconds of garbage collection inside steps."""
     other = (steps.get("phases") or {}).get("other") or {}
     collections = (other.get("parts") or {}).get("gc") or {}
     seconds: float = collections.get("total_s", 0.0)
@@ -412,6 +416,6 @@ def _place(figures: Figures) -> str:
 
 
 def _share_of_run(seconds: float, summary: Summary) -> float | None:
-    """Share of the run's wall time; None where that is not known."""
+    """Return a time as a share of the run's wall time; None if the wall time is unknown."""
     total_s = (summary.get("wall") or {}).get("total_s")
     return min(seconds / total_s, 1.0) if total_s else None

@@ -1,13 +1,13 @@
-"""``--syscalls``: the system calls of each phase, thread and worker."""
+"""The ``--syscalls`` instrument: system calls of each phase, thread and worker."""
 
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names, one_of
 
-FOLDER = "syscalls"  # of a run directory
+FOLDER = "syscalls"  # subfolder of the run directory
 
-# Every call's count; with arguments; those on files, with arguments; what this process can count by
-# itself.
+# full: each call with its arguments; files: each call on files with its arguments; counts: the
+# number of calls; counters: what this process can count by itself, without a tool
 MODES = ("full", "files", "counts", "counters")
 
 INSTRUMENT = Instrument(

@@ -1,6 +1,7 @@
-"""The system calls of a run: what its tracers wrote, counted; also of runs that were killed.
+"""``syscalls`` of a summary: counts of the calls in the logs that a run's tracers wrote, also for
+runs that were killed.
 
-The counts of each rank are kept beside the log; a log that was there only to be counted is then
+The counts of each rank are stored beside its log. A log that serves only for counting is then
 removed.
 """
 
@@ -55,19 +56,19 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 _MODES_WITH_LOGS = ("full", "files")  # modes whose logs are of use beyond the counts
-_DEEPEST = 8  # operations that lie in each other
+_DEEPEST = 8  # limit of nested loader operations
 
 
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``syscalls`` of a summary; see ``voirkit.instrument.Instrument``."""
+    """Return ``syscalls`` of a summary; see ``voirkit.instrument.Instrument``."""
     documents = [document for _, document in _documents(runs[0])]
     return {"syscalls": merge_documents(documents)} if documents else None
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """``syscalls`` of one rank."""
+    """Return ``syscalls`` of one rank; None if it was not traced."""
     documents = []
     for run in runs:
         for stem, document in _documents(run):
@@ -78,7 +79,7 @@ def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
 
 
 def _documents(run: Run) -> list[tuple[str, dict[str, Any]]]:
-    """The counts of each process that was traced, by the stem of its record."""
+    """Return the counts of each traced process, each with the path of its record without ending."""
     documents = []
     for stem in record_stems(os.path.join(run.path, FOLDER)):
         document = kept_counts(stem, SCHEMA, partial(_count, run, stem))
@@ -88,8 +89,8 @@ def _documents(run: Run) -> list[tuple[str, dict[str, Any]]]:
 
 
 def is_by_strace(run: Run) -> bool:
-    """True if strace has traced a run: each system call stopped for it, so that all times with
-    calls in them are far too long."""
+    """True if a run was traced by strace. strace stops the program at each system call, so all
+    times that include calls are far too long."""
     for stem in record_stems(os.path.join(run.path, FOLDER)):
         record = read_json(f"{stem}.json", SCHEMA)
         if record is not None and record.get("tool") == "strace":
@@ -100,7 +101,8 @@ def is_by_strace(run: Run) -> bool:
 def _count(
     run: Run, stem: str, record: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Sequence[str]] | None:
-    """(the counts of a record, the endings of its files that are no longer needed)."""
+    """Return the counts of a record, and the endings of its files that are no longer needed. None
+    if the tracer still runs, or if its log cannot be read (with a warning)."""
     if not has_settled(record, "tracer_pid"):
         return None
     try:
@@ -139,12 +141,13 @@ def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> di
 
 
 def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
-    """The figures of a log. Raises SyscallLogError: it is not there, or no log of strace."""
+    """Return the figures of a log of strace. Raises SyscallLogError: the file is missing, or is not
+    a log of strace."""
     log = StraceLog()
     try:
-        # strace escapes all that is not ASCII
+        # strace escapes all non-ASCII characters
         with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:
-            # it may have no lines at all, and more than memory holds
+            # checked first: a binary file may have no line ends and be larger than memory
             if b"\0" in raw.peek()[:8192]:
                 packed = ", and has to be unpacked first" if path.endswith(PACKED) else ""
                 raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
@@ -188,7 +191,7 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
     clocks: Sequence[tuple[int, int]] = record["clocks"]
     run_0, wall_0 = clocks[0]
     run_1, wall_1 = clocks[-1]
-    # the wall clock may be corrected meanwhile
+    # the wall clock may be adjusted during the run
     stretch = (run_1 - run_0) / (wall_1 - wall_0) if wall_1 > wall_0 else 1.0
 
     def to_run_ns(time_s: float) -> int:
@@ -197,7 +200,7 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
             return run_0 + round((time_ns - wall_0) * stretch)
         return round(time_ns)
 
-    # the same for all ranks of a run
+    # the same origin for all ranks of a run
     origin_ns = (run.manifest.get("clocks") or {}).get("time_ns") or record["began_time_ns"]
     if not by_wall_clock:
         origin_ns += run_0 - wall_0
@@ -219,8 +222,8 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
 def _loader_operations(
     run: Run, rank: int, host: str, to_run_ns: Callable[[float], int]
 ) -> Callable[[int, float], str | None] | None:
-    """A function for the innermost loader operation of a thread at a time of the tracer's, by what
-    ``--loader`` recorded; None if it recorded none."""
+    """Return a function that maps a thread and a tracer time to the innermost loader operation, as
+    recorded by ``--loader``. Return None if no operations were recorded."""
     query = (
         "SELECT tid, start_ns, duration_ns, name FROM spans"
         f" WHERE rank = {int(rank)} AND host = {quoted(host)}"
@@ -251,7 +254,7 @@ def _loader_operations(
 
 
 def _cost(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """The cost of tracing: the tracer's time on a processor, and how much longer each call took the
+    """Return the cost of tracing: the tracer's CPU time, and the extra time of each call for the
     program."""
     if record["tool"] == "counters":
         edges = record.get("edges", 0)
@@ -279,9 +282,9 @@ def _cost(record: Mapping[str, Any], document: Mapping[str, Any]) -> dict[str, A
 
 
 def counters_document(folder: str, stem: str) -> dict[str, Any]:
-    """The counts that a rank's processes took of themselves (``--syscalls=counters``), as a
-    document like those of tracers. Calls of all kinds that read are ``read``, those that write
-    ``write``; ``usage`` is {phase: {column: number}}."""
+    """Return the counts that a rank's processes kept themselves (``--syscalls=counters``), in the
+    form of a tracer's document. All kinds of read calls count as ``read``, all kinds of write calls
+    as ``write``; ``usage`` is {phase: {column: number}}."""
     from voirkit_instruments.syscalls.record_counters import (
         COLUMNS,
         ENDING,
@@ -362,20 +365,21 @@ _THREAD_KINDS = ("main", "autograd", "other", "worker", "child")
 
 
 def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
-    """``syscalls`` of a summary (docs/syscalls.md).
+    """Return ``syscalls`` of a summary (docs/syscalls.md).
 
     Args:
-        timed: True if the log has durations; without, ``seconds`` are None.
+        timed: True if the log has durations; otherwise ``seconds`` are None.
 
     Returns:
-        ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads (``all`` of a
-        log without markers);
+        ``phases``: {phase: {call: {calls, errors, seconds, bytes}}} of all threads; the only phase
+            is ``all`` if the log has no markers.
         ``threads``: the same by kind of thread; ``entered``: {kind: {phase: times}}; ``lasted_s``:
-        {kind: {phase: seconds}};
-        ``totals``: {phase: {entered, lasted_s, working, waiting}}; ``waits``: which calls count as
-        waiting; ``operations``; ``files``; ``folders``; ``shared_memory``: {phase: opens};
-        ``over_time``: as ``OverTime.document``, None of a log without times; ``calls``;
-        ``markers``; ``own``; ``uring``.
+            {kind: {phase: seconds}}.
+        ``totals``: {phase: {entered, lasted_s, working, waiting}}; ``waits``: names of the calls
+            that count as waiting; ``operations``; ``files``; ``folders``; ``shared_memory``:
+            {phase: opens}.
+        ``over_time``: see ``OverTime.document``, None if the log has no times; ``calls``;
+            ``markers``; ``own``; ``uring``.
     """
     phases, threads = _rows_by_phase(attribution)
     times: dict[str, list[float]] = {}
@@ -415,8 +419,8 @@ def figures(attribution: Attribution, timed: bool) -> dict[str, Any]:
 
 
 def _rows_by_phase(attribution: Attribution) -> tuple[dict[str, Rows], dict[str, dict[str, Rows]]]:
-    """The rows of all threads by phase, those with the most calls first, and by kind of thread and
-    phase."""
+    """Return the rows of all threads by phase, phases with the most calls first, and the rows by
+    kind of thread and phase."""
     phases: dict[str, Rows] = {}
     threads: dict[str, dict[str, Rows]] = {}
     for process in attribution.tree.processes:
@@ -426,8 +430,8 @@ def _rows_by_phase(attribution: Attribution) -> tuple[dict[str, Rows], dict[str,
             if not attribution.markers:
                 phase = "all"
             elif kind.startswith("worker") and phase == "other":
-                # A worker names itself with its first marker: what stood before it belongs there
-                # too.
+                # A worker identifies itself with its first marker: calls before that belong to the
+                # same phase.
                 phase = "worker"
             add_rows(phases.setdefault(phase, {}), rows)
             add_rows(threads.setdefault(kind, {}).setdefault(phase, {}), rows)
@@ -439,7 +443,7 @@ def _calls_by_phase(phases: Mapping[str, Rows], timed: bool) -> dict[str, Any]:
 
 
 def calls(rows: Rows, timed: bool) -> dict[str, dict[str, Any]]:
-    """Rows by name, those with the most calls first."""
+    """Return the figures of each call by name, calls with the highest count first."""
     documents = {}
     for name, row in sorted(rows.items(), key=lambda item: (-item[1][CALLS], item[0])):
         document = _columns(row, row[SECONDS], timed)
@@ -462,15 +466,15 @@ def _columns(row: Row, seconds: float, timed: bool) -> dict[str, Any]:
 def working_and_waiting_s(
     name: str, call: Mapping[str, Any], waits: Collection[str]
 ) -> tuple[float, float]:
-    """The seconds of a row in which its calls worked, and those in which they waited, as those in
-    ``waits`` do all the time; 0: unknown."""
+    """Return the seconds in which the calls of a row worked, and those in which they waited; 0 if
+    unknown. Calls named in ``waits`` always wait."""
     seconds = call["seconds"] or 0.0
     waited = seconds if name in waits else call.get("waited", 0.0)
     return seconds - waited, waited
 
 
 def _total(rows: Rows, times: list[float] | None, timed: bool) -> dict[str, Any]:
-    """The sums of a phase; the seconds for which calls that work waited count as waiting."""
+    """Return the totals of a phase. The time for which working calls waited counts as waiting."""
     working = _sum_rows([row for name, row in rows.items() if name not in WAITS])
     waiting = _sum_rows([row for name, row in rows.items() if name in WAITS])
     working_s = working[SECONDS] - working[WAITED]
@@ -489,7 +493,7 @@ def _sum_rows(rows: Sequence[Row]) -> Row:
 
 
 def _by_calls(phases: Mapping[str, Rows]) -> dict[str, Rows]:
-    """Phases, or operations, with the most calls first."""
+    """Return phases or operations in descending order of their number of calls."""
 
     def order(item: tuple[str, Rows]) -> tuple[float, str]:
         phase, rows = item
@@ -505,7 +509,7 @@ def _kind_order(kind: str) -> tuple[int, int, str]:
 
 
 def merge_documents(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of several logs as those of one, such as those of a run's ranks."""
+    """Merge the figures of several logs into one document, for example those of a run's ranks."""
     if len(documents) == 1:
         return documents[0]
     without_times = [
@@ -518,8 +522,8 @@ def merge_documents(documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merge(values: Sequence[Any]) -> Any:
-    """Documents or parts of them as one: sums numbers, unites what has names; of files those of
-    all."""
+    """Merge documents or parts of them. Numbers are added, dictionaries are merged by key, and rows
+    of files by path."""
     present = [value for value in values if value is not None]
     first = present[0] if present else None
     if isinstance(first, dict):
@@ -559,9 +563,14 @@ def _merge_files(rows: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 class Difference(NamedTuple):
-    """A call in two logs: how many, how many failed, how long and how many bytes in the first and
-    the second. ``more_...`` is the second's less the first's. None is what a log does not have, and
-    a difference from it."""
+    """A call in two logs.
+
+    Attributes:
+        calls: Number of calls in the first and in the second log; likewise ``errors``, ``seconds``
+            and ``bytes``.
+        more_calls: The second value minus the first; likewise ``more_errors`` and ``more_seconds``.
+            Values that a log lacks are None, and so are differences from them.
+    """
 
     phase: str
     name: str
@@ -579,15 +588,16 @@ _ALL = "all"
 
 
 def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Difference]:
-    """The differences of two documents, by phase and call, the largest difference of calls first;
-    calls that are the same too. If one of them has no phases, all are compared as one; of two
-    tracers the seconds are not compared, since they measure different things."""
+    """Return the differences of two documents by phase and call, the largest difference in calls
+    first. Calls without a difference are included. If one document has no phases, the other's are
+    summed up too. Seconds are not compared between different tracers, since they measure different
+    things."""
     phases_a, phases_b = first["phases"], second["phases"]
     if (_ALL in phases_a) is not (_ALL in phases_b):
         phases_a = {_ALL: _sum_phases(phases_a)}
         phases_b = {_ALL: _sum_phases(phases_b)}
     missing_a, missing_b = _missing_call(phases_a), _missing_call(phases_b)
-    # a log of one's own is strace's
+    # a log that voirkit did not record is strace's
     same_tool = first.get("tool", "strace") == second.get("tool", "strace")
     differences = []
     for phase in dict.fromkeys([*phases_a, *phases_b]):
@@ -636,15 +646,15 @@ def _sum_phases(phases: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def total(values: Iterable[float | None]) -> Any:
-    """A sum; None if one of them is unknown."""
+    """Return the sum of values; None if a value is unknown."""
     values = list(values)
     known_values = [value for value in values if value is not None]
     return sum(known_values) if len(known_values) == len(values) else None
 
 
 def _missing_call(phases: Mapping[str, Any]) -> dict[str, Any]:
-    """A call that a document does not have: of a column that no call has a value in, zero would not
-    be known."""
+    """Return the row for a call that a document does not contain. A column is None if it is None
+    for all calls of the document, otherwise 0."""
     rows = [call for calls in phases.values() for call in calls.values()]
     missing = {}
     for column in _COLUMNS:
@@ -654,9 +664,9 @@ def _missing_call(phases: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def system_calls(part: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """The call of the main thread that takes most of its time in the phases, one on files with its
-    file, and its share of that time. What other threads wait for meanwhile is not time of a phase.
-    """
+    """Return the main thread's longest call in these phases as evidence, with its share of the
+    phases' time. A call on files names the file. Time that other threads wait meanwhile belongs to
+    no phase."""
     phase_times_s = _of_main_thread(part, "lasted_s")
     phase_rows = _of_main_thread(part, "threads")
     lasted_s = sum(phase_times_s.get(phase, 0.0) for phase in phases)
@@ -678,7 +688,7 @@ def _of_main_thread(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _longest_call(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, float]:
-    """The call with the most seconds in all rows, and these."""
+    """Return the call with the most seconds in all rows, and these seconds."""
     seconds_by_call: dict[str, float] = {}
     for name, row in rows:
         seconds = row.get("seconds") or 0.0
@@ -687,8 +697,9 @@ def _longest_call(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> tuple[str, f
 
 
 def _file_of_most_bytes(part: Mapping[str, Any], n_bytes: int) -> str | None:
-    """The file of most of the bytes that were read and written in some phases. Files are counted
-    over the whole run: one is named where its bytes can be most of these, and no more."""
+    """Return the file that most of the bytes read and written in some phases belong to. Files are
+    counted over the whole run. A file is therefore named only if its bytes are more than half of
+    the phases' bytes, and no more than all of them."""
     by_path = {row["path"]: row["read"] + row["written"] for row in part.get("files") or ()}
     for path, n_bytes_of_file in by_path.items():
         if n_bytes / 2 < n_bytes_of_file <= n_bytes:

@@ -1,14 +1,15 @@
-"""Gives each call to a phase and a kind of thread, and sums: events in, figures out, in memory that
-does not grow with the log.
+"""Attribution of system calls to phases and kinds of thread, and their totals, in memory that does
+not grow with the log.
 
-The rules: a thread's own innermost phase; for a thread that names none, that of its process's first
-thread, and a call that blocks while that goes on is split over the phases it overlaps (it counts
-where it began). What stands before the first marker is ``before``; outside of phases a worker's
-calls are ``worker``, all others ``other``. Markers and what voirkit does for itself are summed
-separately.
+A call belongs to its thread's own innermost phase. A thread that names no phase takes that of its
+process's first thread. If the phase changes while a call of such a thread blocks, the call's time
+is split over the phases it overlaps; the call itself counts in the phase where it began. Calls
+before the first marker are ``before``. Calls outside of phases are ``worker`` in a worker, and
+``other`` in all other processes. Markers (calls by which voirkit names phases) and voirkit's own
+calls are summed separately.
 
-A log may show a child's first calls before the line with its parent. They wait until that comes;
-where no thread is about to create another one, an unknown thread is a process of its own.
+A log may show a child's first calls before the line that names its parent. These calls wait for the
+line. If no thread is about to create another one, an unknown thread is a process of its own.
 """
 
 from __future__ import annotations
@@ -35,67 +36,75 @@ from voirkit_instruments.syscalls.analyse_calls import (
 from voirkit_instruments.syscalls.record_phases import IMPORT, VOIRKIT, message_of_text
 
 _CHECKPOINT = "checkpoint"
-_AFTER_PIECE = "after a piece of a checkpoint"  # until it is known whose that is
+# calls after a part of a checkpoint, until their phase is decided
+_AFTER_PIECE = "after a piece of a checkpoint"
 _FINISHES = frozenset(
     {"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "rename", "renameat", "renameat2"}
 )
 _SHARED_MEMORY = "/dev/shm/"
 BEFORE, OTHER, WORKER = "before", "other", "worker"
 
-Row = list[float]  # calls, errors, seconds, bytes, seconds of those that waited in calls that work
+Row = list[float]  # calls, errors, seconds, bytes, seconds spent waiting (included in seconds)
 Rows = dict[str, Row]  # by name of the call
 
 
 class Process:
-    """A process, with all that its threads share.
+    """A process, with the state that its threads share.
 
     Attributes:
+        pid: Process id.
         kind: ``main``, ``worker 3`` or ``child``.
-        has_markers: True if it has named a phase, or what it is.
-        is_headless: True if its first thread has ended, and others go on.
+        files: Path of each open file descriptor.
+        has_markers: True if the process has named a phase, or its own kind.
+        is_headless: True if its first thread has ended while others still run.
     """
 
     def __init__(self, pid: int, kind: str, files: dict[int, str]) -> None:
         self.pid = pid
         self.kind = kind
         self.files = files
-        self.rows: dict[tuple[str, str], Rows] = {}  # by kind of thread and phase, its calls
-        # how long its first thread has been in each phase, except the one that it is in
+        self.rows: dict[tuple[str, str], Rows] = {}  # calls, by kind of thread and phase
+        # seconds that its first thread has been in each phase, without the current stay
         self.seconds: dict[str, float] = {}
         self.has_markers = False
         self.is_headless = False
         self.main = Thread(pid, self)
 
     def outer_phase(self) -> str:
-        """The phase outside of all phases."""
+        """Return the phase that applies outside of all named phases."""
         if self.kind.startswith(WORKER):
             return WORKER
         return OTHER if self.has_markers or self.kind != "main" else BEFORE
 
 
 class Thread:
-    """A thread. ``name``: that the program has given it, if it has; ``snapshot``: at the beginning
-    of a call that has not returned: its phase, and how long its process has been in each phase."""
+    """A thread.
+
+    Attributes:
+        name: The name that the program has given it, or empty.
+        snapshot: State at the start of a call that has not returned: the thread's phase, and the
+            seconds of its process in each phase.
+    """
 
     def __init__(self, tid: int, process: Process, name: str = "") -> None:
         self.tid = tid
         self.process = process
         self.name = name
-        # the phases that it is in, outermost first, and when each began
+        # the open phases, outermost first, with their start times
         self.stack: list[tuple[str, float]] = []
         self.has_markers = False  # True once it has named a phase itself
-        self.own_depth = 0  # how often voirkit has begun to work for itself in it and not ended
-        self.since = float("nan")  # since when it is in its phase
+        self.own_depth = 0  # number of open stretches of voirkit's own work in this thread
+        self.since = float("nan")  # start of the stay in the current phase
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
     def phase(self) -> str:
-        """The phase that its calls belong to: its own innermost one, or, if it never named any,
-        that of its process's first thread."""
+        """Return the phase that the thread's calls belong to: its own innermost one, or that of its
+        process's first thread if it never named a phase."""
         stack = self.stack if self.has_markers else self.process.main.stack
         return stack[-1][0] if stack else self.process.outer_phase()
 
     def kind(self) -> str:
-        """``main``, ``autograd``, ``worker 3``, ``child`` or ``other``."""
+        """Return ``main``, ``autograd``, ``worker 3``, ``child`` or ``other``."""
         if self.process.kind != "main":
             return self.process.kind
         if self is self.process.main:
@@ -103,7 +112,8 @@ class Thread:
         return "autograd" if self.name.startswith("pt_autograd") else "other"
 
     def enter(self, phase: str, time: float) -> None:
-        """A phase begins. What voirkit imports for its own work is no import of the program's."""
+        """Start a phase. Imports inside voirkit's own work are ignored: they are not imports of the
+        program."""
         if phase == IMPORT and self.stack and self.stack[-1][0] == VOIRKIT:
             return
         self._close_phase(time)
@@ -112,8 +122,8 @@ class Thread:
         self.stack.append((phase, time))
 
     def leave(self, phase: str, time: float) -> float | None:
-        """A phase ends, and with it those inside of it that did not; how long it was. None: it
-        never began, and nothing changes."""
+        """End a phase and all phases still open inside it. Return its duration. If the phase was
+        never started, return None and change nothing."""
         for depth in range(len(self.stack) - 1, -1, -1):
             name, start = self.stack[depth]
             if name == phase:
@@ -128,7 +138,8 @@ class Thread:
             self.since = time
 
     def phase_seconds(self, time: float) -> dict[str, float]:
-        """The seconds of the first thread of its process in each phase, until a time."""
+        """Return the seconds that the first thread of the process has spent in each phase up to a
+        time."""
         main = self.process.main
         seconds = dict(self.process.seconds)
         if main.since == main.since:
@@ -138,11 +149,12 @@ class Thread:
 
 
 class ProcessTree:
-    """All processes and threads of a log.
+    """The processes and threads of a log.
 
     Args:
-        pid: The process that the run is; None: the first one of the log.
-        threads: Its threads when the log began, with their names.
+        pid: The run's main process; None: the first process in the log.
+        threads: Names of its threads when the log began, by thread id.
+        files: Paths of its file descriptors when the log began.
     """
 
     def __init__(
@@ -151,11 +163,11 @@ class ProcessTree:
         threads: Mapping[int, str] | None = None,
         files: Mapping[int, str] | None = None,
     ) -> None:
-        self.processes: dict[Process, None] = {}  # all of them, in the order in which they appear
-        self.threads: dict[int, Thread] = {}  # those that run, by number
-        # threads that are about to create another one, by number
+        self.processes: dict[Process, None] = {}  # all processes, in order of appearance
+        self.threads: dict[int, Thread] = {}  # running threads, by thread id
+        # threads that are about to create another one, by thread id
         self.creators: dict[int, Thread] = {}
-        self.main: Thread | None = None  # the first thread of the run
+        self.main: Thread | None = None  # first thread of the run's main process
         if pid is not None:
             process = self._add_process(pid, "main", dict(files or {}))
             for tid, name in (threads or {}).items():
@@ -170,8 +182,8 @@ class ProcessTree:
         return process
 
     def thread(self, tid: int) -> Thread:
-        """A thread by its number. If nobody is known to have created it, it is the run itself if it
-        is the first, else a new process."""
+        """Return the thread with this id. A thread without a known creator is the run's main thread
+        if it is the first in the log, otherwise a new process."""
         thread = self.threads.get(tid)
         if thread is not None:
             return thread
@@ -179,10 +191,10 @@ class ProcessTree:
         return self._add_process(tid, kind, {}).main
 
     def add_created(self, creator: Thread, tid: int, is_thread: bool) -> Thread:
-        """A thread has created another one. ``is_thread``: True if it is a thread of the same
-        process."""
+        """Record that a thread has created another one. ``is_thread``: True if both belong to the
+        same process."""
         thread = self.threads.get(tid)
-        if thread is not None:  # it is known already, though perhaps not whose it is
+        if thread is not None:  # the thread is known, but perhaps not its process
             if is_thread:
                 thread.process = creator.process
             return thread
@@ -192,8 +204,8 @@ class ProcessTree:
         return self._add_process(tid, "child", dict(creator.process.files)).main
 
     def end_thread(self, tid: int) -> Process | None:
-        """A thread has ended; its number may be another's from now on. The first thread of a
-        process stays as long as any does. Returns its process, if that has ended with it."""
+        """Remove a thread that has ended, as its id may be reused. The first thread of a process
+        stays until all others have ended. Return the process if it has ended too, else None."""
         thread = self.threads.get(tid)
         if thread is None:
             return None
@@ -209,28 +221,29 @@ class ProcessTree:
         return process if remaining == 1 else None
 
 
-_MOST_WAITING = 20_000  # calls of threads that wait until their creator is known
+_MOST_WAITING = 20_000  # limit of calls of one thread that are held back until its creator is known
 CALLS, ERRORS, SECONDS, BYTES, WAITED = range(5)  # columns of a row
 EMPTY_ROW: Row = [0, 0, 0.0, 0, 0.0]
 
 
 @dataclass(frozen=True)
 class TraceContext:
-    """The facts of a run that was traced; none of a log made elsewhere."""
+    """Facts about a traced run; all empty for a log that voirkit did not record."""
 
     pid: int | None = None
-    # its threads when tracing began, and the names of those that have any
+    # names of its threads when tracing began, by thread id
     threads: Mapping[int, str] = field(default_factory=dict)
     files: Mapping[int, str] = field(default_factory=dict)
-    own_threads: frozenset[int] = frozenset()  # threads of voirkit, found at the end
+    # threads of voirkit that were alive at the end of the run
+    own_threads: frozenset[int] = frozenset()
     own_folder: str | None = None  # the run directory: calls about files in it are voirkit's
-    # returns, of a thread and a time of the log, the operation of a loader that it was in, or None
+    # maps a thread and a time of the log to the loader operation it was in, or None
     operation: Callable[[int, float], str | None] | None = None
-    origin: float | None = None  # the time of the log at which the run began
+    origin: float | None = None  # the start of the run, in the log's time
 
 
 def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
-    """Add rows to others, by name of the call."""
+    """Add rows to totals, by name of the call."""
     for name, row in rows.items():
         total = sums.setdefault(name, EMPTY_ROW[:])
         for column, value in enumerate(row):
@@ -238,8 +251,12 @@ def add_rows(sums: Rows, rows: Mapping[str, Row]) -> None:
 
 
 class Attribution:
-    """The sums of a log. ``times``: by kind of thread and phase: how often it was entered, and how
-    long it lasted in all; ``uring``: calls that hide others."""
+    """Totals of the calls of a log.
+
+    Attributes:
+        times: By kind of thread and phase: how often the phase was entered, and its total seconds.
+        uring: Number of io_uring calls, whose reads and writes no tracer of calls sees.
+    """
 
     def __init__(self, context: TraceContext | None = None) -> None:
         context = context or TraceContext()
@@ -249,24 +266,24 @@ class Attribution:
         if context.own_folder is not None:
             self._own_folder = context.own_folder.rstrip("/") + "/"
         self.times: dict[tuple[str, str], list[float]] = {}
-        self.operations: dict[str, Rows] = {}  # rows by operation of the loaders
+        self.operations: dict[str, Rows] = {}  # rows, by loader operation
         self.files = FileTotals()
-        # by phase, how often shared memory was opened, which tensors of workers are handed over in
+        # number of opens of shared memory, by phase; workers hand over tensors in it
         self.shared_memory: dict[str, int] = {}
         self.over_time = OverTime(context.origin)
-        self.own = [0, 0.0]  # calls of voirkit itself and their seconds
+        self.own = [0, 0.0]  # number and seconds of voirkit's own calls
         self.markers = 0
         self.uring = 0
         self.calls = 0
-        # Since when, and in which phase, the first thread is behind a piece of a checkpoint: of the
-        # next piece, that is the checkpoint's.
+        # Start and phase of the time after a part of a checkpoint, in the main thread. If another
+        # part follows, this time may belong to the checkpoint.
         self._after_piece: tuple[float, str] | None = None
         self._waiting: dict[int, list[Event]] = {}
-        # by kind, the process that has the rows of all that have ended
+        # by kind, the process that holds the rows of all ended processes
         self._ended: dict[str, Process] = {}
 
     def add(self, events: Iterable[Event]) -> Attribution:
-        """Sum events, in their order."""
+        """Add events in their order. Returns this object."""
         for event in events:
             self._add_event(event)
         for tid in list(self._waiting):
@@ -307,8 +324,8 @@ class Attribution:
             thread.snapshot = thread.phase(), thread.phase_seconds(entry.start)
 
     def _must_wait(self, event: Event) -> bool:
-        """True if an event of an unknown thread must wait: the log is about to show which thread
-        has created it."""
+        """True if an event of an unknown thread must wait, because the log is about to show which
+        thread created it."""
         waiting = self._waiting.get(event.tid)
         if waiting is None:
             if not self.tree.creators:
@@ -328,8 +345,8 @@ class Attribution:
             self._add_event(event)
 
     def _end_process(self, process: Process | None) -> None:
-        """Sum the rows of a process that has ended with those of others of its kind: a program may
-        start any number of them."""
+        """Merge the rows of an ended process into those of its kind: a program may start any number
+        of processes."""
         if process is None or process.kind == "main":
             return
         total = self._ended.setdefault(process.kind, process)
@@ -398,7 +415,7 @@ class Attribution:
             self._count_file(path, name, result, n_bytes, phase)
 
     def _count_file(self, path: str, name: str, result: int, n_bytes: int, phase: str) -> None:
-        """Count a call about a file, if it opened it, or read or wrote any of it."""
+        """Count a call that opened a file, or read or wrote any of it."""
         is_opened = name in OPENS and result >= 0
         if n_bytes or is_opened:
             self.files.add(path, name, n_bytes)
@@ -406,8 +423,8 @@ class Attribution:
             self.shared_memory[phase] = self.shared_memory.get(phase, 0) + 1
 
     def _is_own(self, thread: Thread, phase: str, path: str | None) -> bool:
-        """True if a call is voirkit's own: of its threads, about the run directory, between the
-        tracer's beginning and the program's."""
+        """True if a call is voirkit's own: made during its own work or by its threads, about the
+        run directory, or between the start of tracing and that of the program."""
         if thread.own_depth or thread.tid in self._context.own_threads:
             return True
         if phase == BEFORE and self._context.pid is not None:
@@ -417,7 +434,7 @@ class Attribution:
         return path.startswith(self._own_folder)
 
     def _mark(self, thread: Thread, message: str, time: float) -> None:
-        """A marker: a phase begins or ends, or a process names what it is."""
+        """Process a marker: a phase begins or ends, or a process names its kind."""
         phase, edge = message[:-1], message[-1:]
         since, inside = thread.since, thread.phase()
         if phase != VOIRKIT and thread is self.tree.main and self._end_piece(thread, message, time):
@@ -449,9 +466,9 @@ class Attribution:
         return ("main", "backward") in self.times or ("main", "optimizer") in self.times
 
     def _end_piece(self, main: Thread, message: str, time: float) -> bool:
-        """Decide whose the calls behind a piece of a checkpoint are, now that something else comes:
-        the checkpoint's where that is its next piece, and some of them see to it that a file is
-        written; returns that."""
+        """Decide the phase of the calls after a part of a checkpoint, once a later marker is known.
+        They belong to the checkpoint if its next part follows, and some of them complete a file
+        (fsync, rename). Return True in that case."""
         if self._after_piece is None:
             return False
         since, outside = self._after_piece
@@ -489,7 +506,7 @@ def _add_time(row: Row, seconds: float, waited: float) -> None:
 
 
 def _split(thread: Thread, before: Mapping[str, float], end: float) -> dict[str, float]:
-    """By phase, the seconds that a blocked call lasted; empty if its end is not known."""
+    """Return the seconds of a blocked call by phase; empty if its end is unknown."""
     if end != end:
         return {}
     parts = {

@@ -1,7 +1,7 @@
-"""Calls as every reader of a tracer's log yields them, what they do, and their sums by
-file and over time, in bounded memory.
+"""Events that all readers of tracer logs yield, groups of calls by effect, and totals by file and
+over time in bounded memory.
 
-All times are seconds on the tracer's clock, ``nan`` where the log has none.
+All times are seconds on the tracer's clock, ``nan`` if the log has none.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ class Call(NamedTuple):
     """A system call that has returned, or never will."""
 
     tid: int
-    start: float  # when it was entered
+    start: float  # entry time
     name: str
-    # its arguments as strace prints them, without the brackets; of the kernel's own events only
-    # those that are needed
+    # its arguments as strace prints them, without the parentheses; from kernel events, only the
+    # arguments that are needed
     args: str
-    result: int | None  # what it returned; None if it did not (``?``)
+    result: int | None  # return value; None if it did not return (``?``)
     error: str  # name of the error, or ""
-    seconds: float  # how long it took, ``nan`` if the log does not have it
-    is_joined: bool  # True if other threads' calls stand between its beginning and its end
-    # seconds of it for which the thread slept until something came; 0 where that is not seen
+    seconds: float  # duration, ``nan`` if the log does not have it
+    is_joined: bool  # True if the log has other threads' calls between its entry and its return
+    # seconds for which the thread slept until an event; 0 if the log does not show it
     waited: float = 0.0
 
 
 class CallEntry(NamedTuple):
-    """A call that has been entered and has not returned yet; its ``Call`` follows, if it does."""
+    """The entry into a call that has not returned yet; its ``Call`` follows later."""
 
     tid: int
     start: float
@@ -42,7 +42,7 @@ class CallEntry(NamedTuple):
 
 
 class ThreadExit(NamedTuple):
-    """A thread has ended. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by
+    """The end of a thread. ``how`` is ``exited with 0``, ``killed by SIGKILL``, ``superseded by
     execve in pid 7``."""
 
     tid: int
@@ -51,7 +51,7 @@ class ThreadExit(NamedTuple):
 
 
 class Signal(NamedTuple):
-    """A signal has come, or a thread was stopped by one."""
+    """A signal that was delivered to a thread, or stopped it."""
 
     tid: int
     time: float
@@ -59,26 +59,25 @@ class Signal(NamedTuple):
 
 
 class ThreadName(NamedTuple):
-    """A thread has a name, or has been created; only the kernel's own events have this apart from
-    calls."""
+    """The name or the creation of a thread. Only kernel events report these apart from calls."""
 
     tid: int
-    name: str  # its name, or ""
-    parent: int | None  # the thread that has created it, or None
+    name: str  # the thread's name, or ""
+    parent: int | None  # id of the creating thread, or None
     is_thread: bool  # True if it is a thread of its parent's process
 
 
 Event = Call | CallEntry | ThreadExit | Signal | ThreadName
 
-# Their positive results are bytes.
+# calls whose positive results are numbers of bytes
 READS = frozenset(["read", "pread64", "readv", "preadv", "preadv2", "recvfrom", "recvmsg"])
 WRITES = frozenset(["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"])
 COPIES = frozenset(["sendfile", "sendfile64", "copy_file_range", "splice", "tee", "vmsplice"])
 TRANSFERS = READS | WRITES | COPIES
-# of these, those of sockets, which no file has
+# the calls among these for sockets, which have no file
 MESSAGES = frozenset(["recvfrom", "recvmsg", "sendto", "sendmsg"])
-# They wait, for another thread or process, a time or a peer, and are summed separately from calls
-# that work.
+# Calls that wait for another thread or process, a time or a peer. Their totals are kept apart from
+# those of calls that work.
 WAITS = frozenset(
     [
         "futex",
@@ -114,10 +113,10 @@ WAITS = frozenset(
 OPENS = frozenset(["open", "openat", "openat2", "creat"])
 FORKS = frozenset(["clone", "clone2", "clone3", "fork", "vfork"])
 ACCESSES = frozenset(["access", "faccessat", "faccessat2"])
-URING = "io_uring_enter"  # what it does is hidden from every tracer of calls
+URING = "io_uring_enter"  # no tracer of calls sees what it does
 
 
-_MOST = 20_000  # files, or folders; beyond that those with the fewest bytes are dropped
+_MOST = 20_000  # limit of files and of folders; beyond it those with the fewest bytes are dropped
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"(\.\.\.)?')
 _DESCRIPTOR = re.compile(r"(\d+)(?:<([^>]*)>)?")
 _MAPPED_DESCRIPTOR = re.compile(r", (\d+)(?:<[^>]*>)?, [^,]*$")
@@ -148,7 +147,8 @@ DESCRIPTOR_CALLS = (
 
 
 def first_path(args: str) -> str:
-    """The first string among arguments, without strace's escapes; "" without any."""
+    """Return the first string among a call's arguments, without strace's escapes; "" if there is
+    none."""
     match = _STRING.search(args)
     if match is None:
         return ""
@@ -162,11 +162,11 @@ def first_path(args: str) -> str:
 def follow_descriptors(
     files: dict[int, str], name: str, args: str, result: int | None
 ) -> str | None:
-    """Follow what a call does to a process's descriptors; returns the path that it is about, None
-    if that is unknown.
+    """Apply a call's effect to its process's file descriptors. Return the path that the call is
+    about; None if unknown.
 
     Args:
-        files: The paths of the process's descriptors; changed.
+        files: Path of each file descriptor of the process; updated.
     """
     if name in OPENS:
         path = first_path(args)
@@ -193,12 +193,12 @@ def follow_descriptors(
 
 
 def _duplicates(name: str, args: str) -> bool:
-    """True if a call makes a second descriptor of a file."""
+    """True if a call duplicates a file descriptor."""
     return name in ("dup", "dup2", "dup3") or (name == "fcntl" and "F_DUPFD" in args)
 
 
 class PathTotals(dict[str, list[int]]):
-    """By path: opens, bytes read, bytes written, files (of a folder)."""
+    """Totals by path: opens, bytes read, bytes written, and for a folder its files."""
 
     def __missing__(self, path: str) -> list[int]:
         if len(self) >= _MOST:
@@ -213,7 +213,8 @@ class PathTotals(dict[str, list[int]]):
         return n_read + n_written, n_opens
 
     def top(self, n: int) -> list[dict[str, Any]]:
-        """The rows with the most bytes and those with the most opens, at most ``n`` of each."""
+        """Return the rows with the most bytes and those with the most opens, at most ``n`` of
+        each."""
         by_bytes = sorted(self, key=lambda path: -sum(self[path][1:3]))
         by_opens = sorted(self, key=lambda path: -self[path][0])
         keys = ("path", "opens", "read", "written", "files")
@@ -222,15 +223,15 @@ class PathTotals(dict[str, list[int]]):
 
 
 class FileTotals:
-    """The files that were opened, read and written, and their folders."""
+    """Totals of the files that were opened, read and written, and of their folders."""
 
     def __init__(self) -> None:
         self.files = PathTotals()
         self.folders = PathTotals()
 
     def add(self, path: str, name: str, result: int) -> None:
-        """Add a call that succeeded, about a path. ``name``: of the call: one of ``OPENS`` or
-        ``TRANSFERS``; ``result``: bytes, of a transfer."""
+        """Add a successful call on a path. ``name``: one of ``OPENS`` or ``TRANSFERS``; ``result``:
+        bytes, for a transfer."""
         if not path:
             return
         if name in OPENS:
@@ -254,32 +255,31 @@ MOST_BINS, MOST_NAMES = 240, 16
 REMAINDER = "others"
 _FIRST_S = 2.0**-10
 
-Bins = dict[int, float]  # by number of the bin after the origin; a bin without anything is missing
+Bins = dict[int, float]  # by number of the bin, counted from the origin; empty bins are missing
 
 
 class OverTime:
-    """Bins of calls and seconds by name, and of phases.
+    """Time bins: number and seconds of calls by name, and seconds of phases.
 
     Args:
-        origin: The time of the log from which ``begin_s`` is counted; None: that of the first
-            event.
+        origin: The log's time from which ``begin_s`` is counted; None: the time of the first event.
     """
 
     def __init__(self, origin: float | None = None) -> None:
         self._origin = origin
         self._bin_s = _FIRST_S
-        # bins in use
+        # range of the bins in use
         self._first = float("inf")
         self._last = float("-inf")
         self._calls: dict[str, Bins] = {}
         self._seconds: dict[str, Bins] = {}
         self._phases: dict[str, Bins] = {}
-        self.end = float("-inf")  # the last time that was added
+        self.end = float("-inf")  # latest time that was added
 
     def add(self, name: str, start: float, seconds: float) -> None:
-        """Add a call. It counts where it began; its seconds (``nan``: the log does not have them)
-        belong to the bins that it lasted in."""
-        # not if unknown, nor where the log's clock was set back
+        """Add a call. It counts in the bin where it began. Its seconds are spread over the bins
+        that it lasted in; ``nan`` if the log does not have them."""
+        # false if the duration is unknown, or if the log's clock was set back
         end = start + seconds if seconds > 0 else start
         first, last = self._bins_between(start, end)
         row = self._calls.get(name)
@@ -290,15 +290,18 @@ class OverTime:
         self._spread(self._seconds[name], start, end - start, first, last)
 
     def add_phase(self, phase: str, start: float, end: float) -> None:
-        """Add a time in which the first thread of the training process was in a phase, and in none
-        inside of it."""
-        if end > start:  # not of unknown times, either
+        """Add a stay of the main process's first thread in a phase, without phases inside it."""
+        if end > start:  # false for unknown times too
             first, last = self._bins_between(start, end)
             self._spread(self._phases.setdefault(phase, {}), start, end - start, first, last)
 
     def add_document(self, document: Mapping[str, Any], phase_weight: float) -> None:
-        """Add the bins of another log with the same origin. ``document``: as ``document`` returns
-        it; ``phase_weight``: by what the time in its phases is multiplied."""
+        """Add the bins of another log with the same origin.
+
+        Args:
+            document: The bins, as ``document`` returns them.
+            phase_weight: Factor for the time in phases.
+        """
         bin_s = document["bin_s"]
         weights = (
             (self._calls, "calls", 1),
@@ -315,12 +318,12 @@ class OverTime:
                     row[number] = row.get(number, 0) + values[i] * weight
 
     def lengthen_bins(self, bin_s: float) -> None:
-        """Have bins at least so long."""
+        """Make the bins at least this long."""
         while self._bin_s < bin_s:
             self._double()
 
     def _bins_between(self, start: float, end: float) -> tuple[int, int]:
-        """The bins of two times, after bins have become long enough for both."""
+        """Return the bins of two times, after making the bins long enough to hold both."""
         if self._origin is None:
             self._origin = start
         if end > self.end:
@@ -358,14 +361,17 @@ class OverTime:
         row[last] = row.get(last, 0.0) + remaining
 
     def document(self, timed: bool) -> dict[str, Any] | None:
-        """``over_time`` in ``syscalls`` of a summary (docs/syscalls.md); None if the log has no
-        times, ``seconds`` None if no durations.
+        """Return ``over_time`` of ``syscalls`` in a summary (docs/syscalls.md). None if the log has
+        no times.
+
+        Args:
+            timed: True if the log has durations; otherwise ``seconds`` is None.
 
         Returns:
-            ``begin_s``: when the first bin begins, after the origin; ``bin_s``: how long each is;
-            ``calls``: {call: [calls in each bin]};
-            ``seconds``: {call: [seconds of all threads in each bin]}; ``phases``: {phase: [share of
-            the bin's time]}. The calls with the most calls and seconds, and ``others``.
+            ``begin_s``: start of the first bin, after the origin; ``bin_s``: length of each bin.
+            ``calls``: {call: [calls in each bin]}; ``seconds``: {call: [seconds of all threads in
+                each bin]}. They hold the calls with the highest counts and times, and ``others``.
+            ``phases``: {phase: [share of the bin's time]}.
         """
         bins: set[int] = set()
         for table in (self._calls, self._seconds, self._phases):
@@ -389,8 +395,8 @@ class OverTime:
 
 
 def merge_over_time(documents: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """The bins of several logs that have one origin, as of a run's ranks, as those of one; phases
-    have the mean of their shares."""
+    """Merge the bins of several logs with the same origin, such as those of a run's ranks. The
+    shares of phases are averaged."""
     with_times = [document for document in documents if document is not None]
     n_with_phases = sum(1 for document in with_times if document["phases"])
     merged = OverTime(0.0)
@@ -401,7 +407,7 @@ def merge_over_time(documents: Sequence[Mapping[str, Any] | None]) -> dict[str, 
 
 
 def _most_frequent(calls: Mapping[str, Bins], seconds: Mapping[str, Bins]) -> list[str]:
-    """The names with the most calls and those with the most seconds, in turn."""
+    """Return the names with the highest counts and those with the most seconds, alternately."""
     orders = []
     for table in (calls, seconds):
         if table:

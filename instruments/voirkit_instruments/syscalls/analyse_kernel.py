@@ -1,9 +1,9 @@
-"""Reads the pages of the kernel's tracing buffers: the same stream of events as of a log of strace.
-Checked with Linux 6.18.
+"""Reader of the kernel's trace buffer pages, which yields the same events as the reader of strace
+logs. Checked with Linux 6.18.
 
-A page has a head (the time of its first event, how much of it is used) and events one after the
-other: 5 bits of length, 27 bits of time since the last one, the event itself. The kernel's numbers
-become names, and of arguments those only those are read that are needed.
+A page has a header (time of its first event, number of bytes used), followed by its events. Each
+event has 5 bits of length, 27 bits of time since the previous event, and the data. The reader turns
+the kernel's numbers into names, and reads only the arguments that are needed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from voirkit_instruments.syscalls.record_phases import message_of_mode
 _HEAD = 16
 _PADDING, _EXTEND, _STAMP = 29, 30, 31
 _THREAD = 0x00010000  # CLONE_THREAD
-# TASK_INTERRUPTIBLE: until something comes; not for a disk (2), nor because another is to run (0)
+# TASK_INTERRUPTIBLE: the thread sleeps until an event; neither a disk wait (2) nor preemption (0)
 _SLEEPS = 1
 _MOST_ERROR = 4095
 _WITH_ARGUMENTS = TRANSFERS | ACCESSES | {"close"}  # calls whose arguments are read
 _ENDS = frozenset(["exit", "exit_group"])
 _new: Callable[[Any, tuple[Any, ...]], Any] = (
     tuple.__new__
-)  # of a Call: its own takes twice as long
+)  # creates a Call; its own constructor takes twice as long
 _KERNEL_ERRORS = {
     512: "ERESTARTSYS",
     513: "ERESTARTNOINTR",
@@ -49,12 +49,12 @@ _KERNEL_ERRORS = {
 
 
 class RingError(Exception):
-    """A kernel trace that cannot be read."""
+    """A kernel trace cannot be read."""
 
 
 class KernelLog:
-    """The kernel's trace of a run. ``stem``: the path of its files, without ``.ring.json``. Raises
-    RingError: they are not there, or not as they are known."""
+    """The kernel's trace of a run. ``stem``: path of its files, without ``.ring.json``. Raises
+    RingError: the files are missing, or their format or machine is unknown."""
 
     def __init__(self, stem: str) -> None:
         try:
@@ -63,20 +63,21 @@ class KernelLog:
         except (OSError, ValueError) as exc:
             raise RingError(f"{stem}.ring.json cannot be read: {exc}") from None
         self._stem = stem
-        self.lost = int(self._layout["lost"])  # events for which the kernel had no room
+        self.lost = int(self._layout["lost"])  # events that the kernel dropped for lack of room
         self._names = call_names(self._layout["machine"])
         if not self._names or self._layout["byteorder"] != "little":
             raise RingError(f"the system calls of {self._layout['machine']} are not known")
         self._events = {int(number): event for number, event in self._layout["events"].items()}
 
     def events(self) -> Iterator[Event]:
-        """Calls in the order of their ends, and what goes with them."""
+        """Yield calls in the order of their returns, with events of threads and call entries in
+        between."""
         rings = [_records(f"{self._stem}.{cpu}.ring") for cpu in self._layout["cpus"]]
         return self._calls(heapq.merge(*rings))
 
     def _fields(self, event: str, *fields: str) -> tuple[int, Callable[[bytes], tuple[Any, ...]]]:
-        """The number of an event, and a function that reads some of its fields: numbers, or bytes
-        of fields longer than eight."""
+        """Return the number of an event, and a function that reads some of its fields. Fields
+        longer than eight bytes are returned as bytes, all others as numbers."""
         for number, description in self._events.items():
             if description["event"] == event:
                 places = [description["fields"].get(field) for field in fields]
@@ -124,7 +125,7 @@ class KernelLog:
 
 
 def _struct(places: list[tuple[int, int]]) -> Struct:
-    """The struct of fields, by their (place, size)."""
+    """Return the struct that reads fields, given their (place, size) in ascending order."""
     form = "<"
     end = 0
     for place, size in places:
@@ -136,33 +137,33 @@ def _struct(places: list[tuple[int, int]]) -> Struct:
 
 
 class _OpenCalls:
-    """The calls that threads are in, and which of these threads sleep. All times are nanoseconds of
-    the tracer's clock, those of what is yielded its seconds."""
+    """The open calls of all threads, and the threads that sleep in them. Arguments are nanoseconds
+    of the tracer's clock; yielded events have seconds."""
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        # by thread: (when it was entered, its number, its arguments)
+        # by thread: entry time, number and arguments of its open call
         self._open: dict[int, tuple[int, int, Any]] = {}
-        self._asleep: dict[int, int] = {}  # threads that sleep in their call, since when
-        self._slept: dict[int, int] = {}  # how long others have, or this one before
-        self._joined: set[int] = set()  # threads whose call has been yielded as entered
+        self._asleep: dict[int, int] = {}  # by sleeping thread: when it fell asleep
+        self._slept: dict[int, int] = {}  # by thread: time it has slept in its open call so far
+        self._joined: set[int] = set()  # threads whose open call has been yielded as a CallEntry
 
     def enter(self, now_ns: int, tid: int, call: int, args: bytes) -> None:
-        """A thread enters a call."""
+        """Record that a thread enters a call."""
         self._open[tid] = now_ns, call, args
         self._asleep.pop(tid, None)
         self._slept.pop(tid, None)
 
     def leave(self, now_ns: int, tid: int, call: int, result: int) -> Iterator[Event]:
-        """A call returns."""
-        # that it runs again was not recorded, as happens while another tracing begins or ends
+        """Yield a call that returns."""
+        # the switch that woke the thread may be missing while another tracer starts or stops
         self._wake(now_ns, tid)
         start_ns, entered, args = self._open.pop(tid, (0, -1, b""))
         if call < 0:
-            return  # of a signal that came: the call itself has been yielded
+            return  # return from a signal handler: the interrupted call has been yielded
         name = self._name(call)
         seconds = (now_ns - start_ns) * 1e-9
-        if entered != call:  # it was entered before tracing began
+        if entered != call:  # the call was entered before tracing began
             start_ns, seconds, args = now_ns, NAN, None
         error = ""
         if -_MOST_ERROR <= result < 0:
@@ -172,7 +173,7 @@ class _OpenCalls:
         if args is not None and name in _WITH_ARGUMENTS:
             text = _arguments(name, args)
             if text and name in ACCESSES:
-                # their calls go on while the phase changes
+                # a marker: open calls of other threads continue in a new phase
                 yield from self._entries()
         is_joined = tid in self._joined
         self._joined.discard(tid)
@@ -184,14 +185,15 @@ class _OpenCalls:
         )
 
     def switch(self, now_ns: int, previous: int, state: int, following: int) -> None:
-        """A processor goes from one thread to another. ``state``: of the one before."""
+        """Record that a processor switches threads. ``state``: task state of the previous
+        thread."""
         self._asleep.pop(previous, None)
         if state & _SLEEPS and previous in self._open:
             self._asleep[previous] = now_ns
         self._wake(now_ns, following)
 
     def end(self, now_ns: int, tid: int) -> Iterator[Event]:
-        """A thread ends: it called exit, or was killed in a call."""
+        """Yield the open call of a thread that ends: exit, or a call in which it was killed."""
         self._asleep.pop(tid, None)
         self._slept.pop(tid, None)
         if tid in self._open:
@@ -201,7 +203,7 @@ class _OpenCalls:
             self._joined.discard(tid)
 
     def never_returned(self) -> Iterator[Event]:
-        """The calls that threads were in when tracing ended."""
+        """Yield the calls that were still open when tracing ended."""
         for tid, (start_ns, call, _) in self._open.items():
             yield self._without_result(tid, start_ns, call, NAN)
 
@@ -214,7 +216,7 @@ class _OpenCalls:
             self._slept[tid] = self._slept.get(tid, 0) + now_ns - since_ns
 
     def _entries(self) -> Iterator[Event]:
-        """The entries of all open calls, each once."""
+        """Yield the entry of each open call, once for each call."""
         for tid, (start_ns, call, _) in self._open.items():
             if tid not in self._joined:
                 self._joined.add(tid)
@@ -227,7 +229,8 @@ class _OpenCalls:
 
 
 def _arguments(name: str, args: bytes) -> str:
-    """As strace prints them, what is needed: a marker's text, a descriptor."""
+    """Return the needed arguments as strace would print them: the text of a marker, or a file
+    descriptor."""
     numbers = Struct("<6Q").unpack(args)
     if name in ACCESSES:
         message = message_of_mode(numbers[1 if name == "access" else 2])
@@ -236,7 +239,7 @@ def _arguments(name: str, args: bytes) -> str:
 
 
 def _records(path: str) -> Iterator[tuple[int, int, bytes]]:
-    """(time in nanoseconds, number of the event, the event) of one processor."""
+    """Yield the records of one processor: time in nanoseconds, number of the event, its data."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:
@@ -270,19 +273,19 @@ def _page_records(page: bytes, time_ns: int) -> Iterator[tuple[int, int, bytes]]
             place += 4
         else:
             time_ns += since_ns
-            size = kind * 4  # of the event
+            size = kind * 4  # length of the event's data
             if not size:
                 size = to_int(page[place : place + 4], "little") - 4
                 place += 4
             event = page[place : place + size]
             if len(event) < max(size, 8):
-                return  # torn
+                return  # incomplete record
             yield time_ns, event[0] | event[1] << 8, event
             place += size
 
 
-# The numbers of system calls on x86-64 and arm64, as in Linux 6.15's headers.
-# Names that follow one another; ``=424`` says which number the next one has.
+# System call numbers on x86-64 and arm64, from the headers of Linux 6.15. Names follow in numeric
+# order; ``=424`` sets the number of the next name.
 _COMMON = """
 =424 pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen
 fsconfig fsmount fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise
@@ -365,7 +368,7 @@ _MACHINES = {"x86_64": _X86_64, "aarch64": _ARM64}
 
 
 def call_names(machine: str) -> dict[int, str]:
-    """The names of a machine's calls by number; empty of one that is not known."""
+    """Return the names of a machine's system calls by number; empty for an unknown machine."""
     if machine not in _MACHINES:
         return {}
     names = {}

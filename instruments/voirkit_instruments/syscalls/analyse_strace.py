@@ -1,9 +1,9 @@
-r"""Reads what ``strace`` writes: a stream of lines in, a stream of events out, in constant memory.
-Checked with strace 6.1.
+r"""Reader of ``strace`` logs, which turns lines into events in constant memory. Checked with strace
+6.1.
 
-Any of its forms: with ``-o`` and ``-f`` (each line begins with a thread's number), on a terminal
-(``[pid 7]``), without ``-f`` (no number); with ``-ttt``, ``-tt``, ``-t``, ``-r`` or no time; with
-``-T`` or without; with ``-y``, ``-n``, ``-i`` or ``-Y``. A line is::
+It reads all forms of strace's output. Threads: with ``-o`` and ``-f`` (each line begins with a
+thread id), on a terminal (``[pid 7]``), or without ``-f`` (no id). Times: with ``-ttt``, ``-tt``,
+``-t``, ``-r`` or without. Also with ``-T``, ``-y``, ``-n``, ``-i`` or ``-Y``. Lines look like::
 
     7 1700000000.123456 open("a) = 1", O_RDONLY) = -1 ENOENT (No such file or directory) <0.000012>
     7 1700000000.123456 read(3,  <unfinished ...>
@@ -11,8 +11,8 @@ Any of its forms: with ``-o`` and ``-f`` (each line begins with a thread's numbe
     7 1700000000.124000 --- SIGCHLD {si_signo=SIGCHLD, ...} ---
     7 1700000000.124100 +++ exited with 0 +++
 
-A call's arguments end at the last ``) = `` that a whole result follows, since strings, paths of
-descriptors and notes may hold one too.
+A call's arguments end at the last ``) = `` that is followed by a complete result: strings, paths of
+descriptors and notes may contain ``) = `` too.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from voirkit_instruments.syscalls.analyse_calls import (
     ThreadExit,
 )
 
-# How a line begins, thread and time. All lines of a log begin alike, but that a terminal's have no
-# thread while there is one only. Each part is bounded, and no two that follow each other take the
-# same characters: a line of any content is read in linear time.
-_THREAD = r"(\d{1,10})(?:<[^\n]{0,64}?>)?"  # with the program's name behind it: -Y
+# Patterns for the start of a line: thread and time. All lines of a log start alike, except that a
+# terminal shows no thread while there is only one. Each part is bounded, and no two adjacent parts
+# match the same characters: any line is read in linear time.
+_THREAD = r"(\d{1,10})(?:<[^\n]{0,64}?>)?"  # followed by the program's name with -Y
 _THREADS = (_THREAD + r" +(?! )", r"(?:\[pid +" + _THREAD + r"\] +(?! ))?")
 _SECONDS = r" *(\d{1,12}\.\d{1,9}) "
 _OF_DAY = r"(\d\d:\d\d:\d\d(?:\.\d{1,9})?) "
 _NO_TIME = "()"
-_PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # numbers of calls (-n), addresses (-i)
+_PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # call numbers (-n), addresses (-i)
 _WORDS = r"(?=\w+\(|<\.\.\. |--- |\+\+\+ )"
-# Behind the arguments: the result, the path of a descriptor (-y), the error, notes, the duration
-# (-T).
+# After the arguments: the result, the path of a file descriptor (-y), the error, notes, the
+# duration (-T).
 _ENDS = r"\) *= "
 _VALUE = r"(0x[0-9a-f]{1,16}|-?\d{1,20}|\?)"
 _TOOK = r"(?: <(\d{1,12}\.\d{1,9})>)?$"
@@ -57,26 +57,29 @@ _NAME = re.compile(r"(\w+)\(")
 _RESUMES = re.compile(r"<\.\.\. (\w+) resumed>")
 _UNFINISHED_WORDS = "<unfinished ...>"
 _UNFINISHED = f"{_UNFINISHED_WORDS}\n"
-# the tracer's own words
+# messages of strace itself
 _OF_STRACE = re.compile(r"(?:\[pid +\d+\] +)?(?:/\S*/)?strace: |\[ Process PID=")
-# A pattern tries each end of the arguments with each end of a path and of a note. Longer lines, or
-# with more ends, are read by parts: 40 kB of ``) = `` take 1.2 s by the pattern.
+# The pattern tries each possible end of the arguments with each end of a path and of a note. Lines
+# that are longer or have more possible ends are read part by part: the pattern takes 1.2 s for 40
+# kB of ``) = ``.
 _LONGEST_BY_PATTERN = 512
 _MOST_ENDS = 8
 _END_OF_ARGUMENTS = re.compile(_ENDS)
 _RESULT_VALUE = re.compile(_VALUE)
 _DURATION = re.compile(_TOOK)
 _BEHIND_VALUE = re.compile(r"(?: (E[A-Z0-9_]+))?(?: \([^\n]*\)| /\*[^\n]*\*/)?$")
-# what begins the notes behind the path of a descriptor, by how they end
+# start of the notes after a descriptor's path, by their last character
 _NOTES_BY_END = {">": ">", ")": "> (", "/": "> /*"}
 _DAY = 86400.0
-_MOST_EXAMPLES = 3  # lines that are not understood
-# characters: strace -s and -v make lines of some kilobytes, a thousand pieces of a writev too
+_MOST_EXAMPLES = 3  # limit of stored lines that were not understood
+# characters; strace -s and -v write lines of some kilobytes, and so does a writev of a thousand
+# pieces
 _LONGEST_LINE = 1 << 20
 _LONGEST_EXAMPLE = 200  # characters
-_CUT = "…"  # what no line ends in that a tracer wrote: strace escapes all that is not ASCII
+# marks a shortened line; no tracer writes it, since strace escapes all non-ASCII characters
+_CUT = "…"
 PACKED = (".gz", ".bz2", ".xz", ".zst")
-OF_LTRACE = "= <void>"  # what no call of the kernel's returns
+OF_LTRACE = "= <void>"  # no system call returns this
 OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
 HOW_TO_TRACE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
 
@@ -86,9 +89,9 @@ class SyscallLogError(VoirkitError):
 
 
 def bounded_lines(text: TextIO) -> Iterator[str]:
-    """Lines, each with its end, except the last, which may lack it: a file may hold gigabytes
-    without the end of a line. A line longer than ``_LONGEST_LINE`` is read past, and its beginning
-    stands for it, with ``_CUT`` before its end."""
+    """Yield lines with their line ends, which only the last may lack. A file may hold gigabytes
+    without a line end. Of a line longer than ``_LONGEST_LINE``, only the beginning is yielded,
+    followed by ``_CUT`` and a line end."""
     read = partial(text.readline, _LONGEST_LINE)
     for line in iter(read, ""):
         if len(line) < _LONGEST_LINE or line[-1] == "\n":
@@ -101,31 +104,32 @@ def bounded_lines(text: TextIO) -> Iterator[str]:
 
 
 class StraceLog:
-    """Reads a log; holds what is known of it besides its events, while it is read and after.
+    """Reader of an strace log, which counts lines and problems.
 
     Attributes:
-        unread: How many were not understood. The tracer's own words (``strace: Process 7
-            attached``) are none of them.
+        unread: Number of lines that were not understood. Messages of strace itself (``strace:
+            Process 7 attached``) are excluded.
         dated: True if lines have times.
         timed: True if calls have durations (``-T``).
+        torn: True if the last line is incomplete.
     """
 
     def __init__(self) -> None:
         self.lines = 0
         self.unread = 0
         self.signals = 0
-        # the first of those, with their numbers, as far as they can be shown
+        # number and start of the first lines that were not understood
         self.examples: list[tuple[int, str]] = []
         self.torn = False
         self.dated = False
         self.timed = False
-        self.last = NAN  # the last time that was read; ``nan`` without any
+        self.last = NAN  # last time read; ``nan`` if there was none
         self._prefix: re.Pattern[str] | None = None
         self._time: Callable[[str], float] = float
         self._pending: dict[int, CallEntry] = {}
 
     def events(self, lines: Iterable[str]) -> Iterator[Event]:
-        """Read lines, each with its end; the last may lack it."""
+        """Yield the events of lines. Each line has its line end, which only the last may lack."""
         new_call = tuple.__new__
         time: Callable[[str], float] = float
         match: Callable[[str], re.Match[str] | None] | None = None
@@ -146,7 +150,7 @@ class StraceLog:
             if took:
                 timed = True
             elif timed and line[-1] != "\n":
-                self.torn = True  # of a duration something is missing
+                self.torn = True  # the duration is cut off
                 continue
             seconds = float(took) if took else NAN
             number = int(tid or 0)
@@ -157,15 +161,16 @@ class StraceLog:
         self.timed = timed
         if start == start:
             self.last = max(start, self.last) if self.last == self.last else start
-        for entry in self._pending.values():  # they have never returned
+        for entry in self._pending.values():  # calls that never returned
             yield Call(*entry, None, "", self.last - entry.start, True)
         self._pending.clear()
 
     def _parts_of_call(
         self, line: str, match: Callable[[str], re.Match[str] | None] | None
     ) -> tuple[Any, ...] | None:
-        """Thread, time, name, arguments, result, error and duration of a line that is a whole call.
-        ``match``: of the pattern of such lines, once that is known."""
+        """Return thread, time, name, arguments, result, error and duration of a line that is a
+        complete call; None for any other line. ``match``: matches complete calls, once the log's
+        form is known."""
         if match is None or line.endswith(_UNFINISHED):
             return None
         if len(line) <= _LONGEST_BY_PATTERN and line.count("= ") <= _MOST_ENDS:
@@ -174,7 +179,7 @@ class StraceLog:
         return self._parts_of_long_call(line)
 
     def _parts_of_long_call(self, line: str) -> tuple[Any, ...] | None:
-        """The same of a line however long."""
+        """Return the parts of a complete call like ``_parts_of_call``, for a line of any length."""
         prefix = self._prefix.match(line) if self._prefix is not None else None
         if prefix is None:
             return None
@@ -187,7 +192,8 @@ class StraceLog:
         return (prefix[1], prefix[2], name[1], *parts)
 
     def _find_form(self, line: str) -> bool:
-        """See, from the first line that has a form, how all of them begin."""
+        """Find out from a line how all lines of the log begin. Return True if the line has a known
+        form."""
         times: tuple[tuple[str, Callable[[str], float]], ...] = (
             (_SECONDS, float),
             (_OF_DAY, _TimeOfDay()),
@@ -199,14 +205,14 @@ class StraceLog:
             if match is not None:
                 self._prefix = re.compile(prefix)
                 self.dated = time is not _NO_TIME
-                # times since the line before begin with zero
+                # relative times start with zero
                 is_relative = read is float and match[2] and not float(match[2])
                 self._time = _RelativeTime() if is_relative else read
                 return True
         return False
 
     def _other(self, line: str) -> Iterator[Event]:
-        """A line that is not a call from its beginning to its end."""
+        """Yield the events of a line that is not a complete call."""
         prefix = self._prefix.match(line) if self._prefix is not None else None
         if prefix is None:
             self._count_unread(line)
@@ -242,7 +248,7 @@ class StraceLog:
         args, result, error, took = parts
         seconds = float(took) if took else NAN
         entry = self._pending.pop(tid, None)
-        if entry is None or entry.name != name:  # it was entered before the log began
+        if entry is None or entry.name != name:  # entered before the log began
             entry = CallEntry(tid, time - seconds, name, "")
         elif seconds != seconds:
             seconds = time - entry.start
@@ -254,7 +260,7 @@ class StraceLog:
         if entry is not None:
             yield Call(*entry, None, "", time - entry.start, True)
         successor = re.match(r"superseded by execve in pid (\d{1,10})", how)
-        # it goes on under the number of the process
+        # the call continues under the process's id
         if successor is not None and int(successor[1]) in self._pending:
             self._pending[tid] = self._pending.pop(int(successor[1]))._replace(tid=tid)
         yield ThreadExit(tid, time, how)
@@ -269,14 +275,14 @@ class StraceLog:
 
 
 def _value(result: str) -> int | None:
-    """The number that a call returned; None of one that did not."""
+    """Return the number that a call returned; None if the call did not return."""
     if result == "?":
         return None
     return int(result, 16 if result.startswith("0x") else 10)
 
 
 def _joined_arguments(first: str, second: str) -> str:
-    """The arguments of a call that are printed in two lines."""
+    """Return the arguments of a call that are printed in two lines."""
     second = second.removesuffix(_UNFINISHED_WORDS).strip(" ")
     if not first or not second or second.startswith((",", ")", "]", "}")):
         return first + second
@@ -284,13 +290,13 @@ def _joined_arguments(first: str, second: str) -> str:
 
 
 def _arguments_and_result(text: str) -> tuple[str, str, str | None, str | None] | None:
-    """(arguments, result, error, duration) behind the parenthesis that opens a call, as ``_RESULT``
-    has them, in linear time.
+    """Return (arguments, result, error, duration) from the text after a call's opening parenthesis,
+    in linear time; see ``_RESULT``. None if the text is not a complete call.
 
-    Where arguments may end in very many places, only the last of these are looked at.
+    If the arguments may end in very many places, only the last few are tried.
     """
     took = _DURATION.search(text, max(len(text) - 40, 0))
-    assert took is not None  # it may be empty
+    assert took is not None  # the pattern always matches, perhaps an empty string
     text = text[: took.start()]
     ends = list(_END_OF_ARGUMENTS.finditer(text))
     for end in reversed(ends[-_MOST_ENDS:]):
@@ -311,7 +317,8 @@ def _arguments_and_result(text: str) -> tuple[str, str, str | None, str | None] 
 
 
 class _RelativeTime:
-    """Times of ``strace -r``: since the line before, the first of which is zero."""
+    """Converter for times of ``strace -r``, which count from the previous line and start with
+    zero."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -322,7 +329,8 @@ class _RelativeTime:
 
 
 class _TimeOfDay:
-    """Times of ``strace -t`` and ``-tt``: seconds since the midnight before the first of them."""
+    """Converter for times of ``strace -t`` and ``-tt``. Returns seconds since the midnight before
+    the first time."""
 
     def __init__(self) -> None:
         self._last = 0.0
@@ -331,7 +339,7 @@ class _TimeOfDay:
     def __call__(self, text: str) -> float:
         hours, minutes, seconds = text.split(":")
         now = self._midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-        if now < self._last - _DAY / 2:  # threads' lines may stand a little out of order
+        if now < self._last - _DAY / 2:  # a new day; lines of threads may be slightly out of order
             self._midnight += _DAY
             now += _DAY
         self._last = max(now, self._last)

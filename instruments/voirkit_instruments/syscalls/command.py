@@ -1,5 +1,5 @@
-"""``voirkit syscalls LOG [LOG_B]``: what a log of strace contains, made by voirkit or elsewhere;
-and how two differ."""
+"""``voirkit syscalls LOG [LOG_B]``: shows the contents of an strace log, made by voirkit or
+elsewhere, or how two logs differ."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST = 12
 
 
 def main(argv: Sequence[str]) -> int:
-    """Show a log, or the difference of two.
+    """Show a log, or the difference of two logs.
 
     Returns:
         The exit code.
@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     Raises:
         CommandLineError: The command line is wrong.
         SyscallLogError: A log cannot be read.
-        RunDirectoryError: A folder is not a run, or none whose calls were recorded.
+        RunDirectoryError: A folder is not a run, or its system calls were not recorded.
     """
     options = main_parser().parse_args(argv)
     if not 1 <= len(options.LOG) <= 2:

@@ -1,17 +1,18 @@
-"""``--syscalls[=full|files|counts|counters]``: the system calls of each phase, kind of thread and
-loader operation (docs/syscalls.md).
+"""Recorder of ``--syscalls[=full|files|counts|counters]``: the system calls of each phase, kind of
+thread and loader operation (docs/syscalls.md).
 
-A tracer beside the program records them, so that the program keeps its parent, its children and its
-end; when the run has ended they are counted. The best one that works here is chosen:
+A tracer in a separate process records the calls, so the program keeps its parent, its children and
+its exit status. The calls are counted when the run has ended. The recorder uses the best tracer
+that works on the machine:
 
-- The kernel's own tracing (tracefs), which root may use: exact counts and true times at some
-  microseconds a call, no stop of the program. What it writes is copied into the run directory by a
-  program beside (``record_reader.py``). It names no files: the kernel's events of calls hold
-  numbers.
-- strace, attached and never started around the program: with its quick filter (``--seccomp-bpf``),
-  which a process takes on for good, calls fail with ENOSYS as soon as strace is killed (seen with
-  strace 6.1). Without it a program goes on as if nothing had been.
-- This process's counters.
+- The kernel's own tracing (tracefs), which only root may use: exact counts and true times at some
+  microseconds a call, without stopping the program. ``record_reader.py``, a separate process,
+  copies the kernel's output into the run directory. Files are not named, since the kernel's events
+  of calls hold only numbers.
+- strace, which is attached to the program and never started around it. Its fast filter
+  (``--seccomp-bpf``) is not used: a process cannot remove it, and calls fail with ENOSYS as soon as
+  strace is killed (seen with strace 6.1). Without the filter a program continues undisturbed.
+- This process's own counters.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reader.py")
 _TRACEFS_PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
-_FIRST_PIDS = "pid:[4026531836]"  # the namespace that the kernel's own numbers of processes are of
+_FIRST_PIDS = "pid:[4026531836]"  # the namespace whose process ids are the kernel's own
 _MACHINES = ("x86_64", "aarch64")
 _KERNEL_TRUSTED = {
     "calls, errors, bytes": "exact",
@@ -65,7 +66,7 @@ _KERNEL_TRUSTED = {
 
 
 def tracefs() -> str:
-    """The folder of the kernel's tracing. Raises CannotAttach: with what to do."""
+    """Return the folder of the kernel's tracing. Raises CannotAttach with advice."""
     if os.geteuid():
         raise CannotAttach("only root may have the kernel trace.")
     if not has_proc():
@@ -80,7 +81,7 @@ def tracefs() -> str:
                 "this process is in a container, whose numbers of processes are not the kernel's."
             )
     except OSError:
-        pass  # a kernel without such namespaces
+        pass  # a kernel without pid namespaces
     for place in _TRACEFS_PLACES:
         if os.path.isdir(os.path.join(place, "instances")):
             if not os.path.exists(os.path.join(place, "events", "raw_syscalls")):
@@ -95,15 +96,15 @@ def tracefs() -> str:
 
 
 def attach_kernel(pid: int, stem: str, most_bytes: int) -> Attached:
-    """Have the kernel trace all calls of a process, its threads and what it starts; when this
-    returns it does.
+    """Start the kernel's tracing of all calls of a process, its threads and its children. Tracing
+    is active on return.
 
     Args:
-        stem: The path of the files, without their endings.
-        most_bytes: What the files may take; tracing ends there.
+        stem: Path of the output files, without their endings.
+        most_bytes: Limit of the files' size, at which tracing ends.
 
     Raises:
-        CannotAttach: With what to do.
+        CannotAttach: The kernel's tracing is not available or could not start; with advice.
     """
     command = [sys.executable, "-I", "-S", _READER, tracefs(), str(pid), stem, str(most_bytes)]
     process = attach_program(
@@ -124,18 +125,18 @@ def _refuse_kernel(output: str) -> CannotAttach:
 
 
 def remove_instance(pid: int) -> None:
-    """The reader of a process was killed: remove what it has left behind."""
+    """Remove the tracing instance of a process whose reader was killed."""
     from voirkit_instruments.syscalls.record_reader import name_of, remove_left
 
     try:
         remove_left(tracefs(), name_of(pid))
     except (OSError, CannotAttach):
-        pass  # the next run does
+        pass  # the next run removes it
 
 
-_BLOCK = 512  # bytes: the unit in which a shell limits files
-# Opening, reading, writing, moving, removing; the descriptors that it is done with; and what makes
-# threads and tells their names.
+_BLOCK = 512  # bytes; the unit of the shell's file size limit
+# calls that open, read, write, move or remove files; calls on their file descriptors; calls that
+# create threads and name them
 _ON_FILES = (
     "%file",
     "read",
@@ -184,17 +185,16 @@ _WITHOUT_PROC = {
 
 
 def attach_strace(pid: int, stem: str, mode: str, most_bytes: int) -> Attached:
-    """Have strace write down the calls of a process, its threads and what it starts; when this
-    returns it does.
+    """Attach strace to a process, its threads and its children. Tracing is active on return.
 
     Args:
-        stem: The path of the files, without their endings.
-        mode: ``files``: calls on files alone; ``full``: with what is read and written; ``counts``:
-            without.
-        most_bytes: What the log may take; strace ends there.
+        stem: Path of the output files, without their endings.
+        mode: ``files``: only calls on files; ``full``: all calls, with the data that is read and
+            written; ``counts``: all calls, without the data.
+        most_bytes: Limit of the log's size, at which strace ends.
 
     Raises:
-        CannotAttach: With what to do.
+        CannotAttach: strace is missing or could not attach; with advice.
     """
     program = shutil.which("strace")
     if program is None:
@@ -251,7 +251,7 @@ def _yama_scope() -> str:
 
 
 def why_ended(process: DetachedProcess, log: str, most_bytes: int) -> str:
-    """The reason why a tracer ended before the run did."""
+    """Return the reason why a tracer ended before the run did."""
     lines = [
         line for line in process.read_output().splitlines() if line.strip() and line != "ready"
     ]
@@ -259,7 +259,7 @@ def why_ended(process: DetachedProcess, log: str, most_bytes: int) -> str:
         if os.path.getsize(log) >= most_bytes - _BLOCK or any("limit" in line for line in lines):
             return "what it writes has reached --trace-limit"
     except OSError:
-        pass  # nothing was written
+        pass  # the log was never written
     if not lines or "attached" in lines[-1]:
         return "it was killed, or let go of the process"
     return lines[-1]
@@ -272,8 +272,13 @@ _COUNTERS_ALONE = "Only counters are taken: bytes and calls that read and write,
 
 
 class Tracer:
-    """Has this process traced. ``mode``: ``counts``, ``full``, ``files`` or ``counters``;
-    ``tool``: the only one to be taken, or None."""
+    """The tracing of this process.
+
+    Args:
+        mode: ``counts``, ``full``, ``files`` or ``counters``.
+        tool: The only tool to use: ``kernel``, ``strace`` or ``counters``; None for the best one.
+        warn: Called with a warning.
+    """
 
     def __init__(self, mode: str, tool: str | None, warn: Callable[[str], None]) -> None:
         self._mode = mode
@@ -289,11 +294,11 @@ class Tracer:
         self._unwatch: Callable[[], None] | None = None
 
     def watch(self, _: object) -> None:
-        """torch has been imported."""
+        """Watch the fetching of batches. Called once torch has been imported."""
         self._fetches = FetchWatch(self._warn)
 
     def restore(self) -> None:
-        """Report nothing more, and put all patches back."""
+        """Stop reporting phases and remove all patches."""
         record_phases.report_to_nobody()
         if self._fetches is not None:
             self._fetches.remove()
@@ -302,10 +307,11 @@ class Tracer:
             self._unwatch()
             self._unwatch = None
 
-    # the beginning
+    # start of tracing
 
     def start(self, run_dir: str, most_bytes: int) -> None:
-        """Begin; if that is not possible a warning says why, and the rest goes on."""
+        """Start tracing or counting. If that is impossible, warn about the reason and let the run
+        go on."""
         self._most_bytes = most_bytes
         rank = rank_and_world_size()[0]
         host = os.uname().nodename
@@ -355,8 +361,8 @@ class Tracer:
         self.restore()
 
     def _tracers(self) -> list[tuple[str, Callable[[], Attached]]]:
-        """The tracers to be tried, best first. What names files is strace alone; what knows times
-        is the kernel."""
+        """Return the tracers to try, best first. Only strace names files; only the kernel measures
+        true times."""
         pid, stem, mode = self._pid, self._stem, self._mode
         kernel = ("kernel", lambda: attach_kernel(pid, stem, self._most_bytes))
         strace = ("strace", lambda: attach_strace(pid, stem, mode, self._most_bytes))
@@ -364,12 +370,12 @@ class Tracer:
             return [tracer for tracer in (kernel, strace) if tracer[0] == self._tool]
         if mode == "counters":
             return []
-        if os.geteuid():  # only root may ask the kernel
+        if os.geteuid():  # only root may use the kernel's tracing
             return [strace]
         return [strace, kernel] if mode in ("full", "files") else [kernel, strace]
 
     def _warn_of(self, name: str, exc: CannotAttach) -> None:
-        """Warn that a tracer cannot attach, and say what follows."""
+        """Warn that a tracer cannot attach, and what happens instead."""
         is_last = name == self._tracers()[-1][0]
         if self._tool is not None:
             consequence = _GOES_ON
@@ -396,8 +402,7 @@ class Tracer:
         )
         began_ns = recorder.now()
         self._record.update(began_ns=began_ns, traced_call_s=_call_s())
-        # Something of the run is in its trace, also of one that trains nothing: it is completed
-        # like any other.
+        # a mark, so that the run has a trace even if nothing trains, and is finished like any other
         recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), began_ns)
         self._write()
         self._record["clocks"].append(_clocks())
@@ -408,7 +413,8 @@ class Tracer:
         record_phases.report_to_tracer()
 
     def leave_program(self) -> None:
-        """It has ended, here or in a child that has ended: what follows is voirkit's."""
+        """Enter voirkit's own phase. Called when the program has ended, in this process or in a
+        forked child: the calls that follow are voirkit's."""
         record_phases.leave(OTHER)
         record_phases.enter(VOIRKIT)
 
@@ -421,10 +427,10 @@ class Tracer:
         self._write()
         self._counters.start()
 
-    # the end
+    # end of tracing
 
     def stop(self) -> None:
-        """The program has ended: trace no more."""
+        """Stop tracing or counting. Called when the program has ended."""
         if os.getpid() != self._pid:
             return
         if self._counters is not None:
@@ -457,13 +463,13 @@ class Tracer:
         took_ns = int(took_s * 1e9)
         self._record["took_s"] = took_s if has_proc() else None
         recorder.timed(0, took_ns, "processes")
-        # a call that is stopped twice costs the program what it costs strace (1.25 times,
-        # measured)
+        # each call stops the program twice, which costs the program as much time as strace itself
+        # (measured: 1.25 times)
         if tracing.tool == "strace":
             recorder.timed(0, took_ns, "sampling")
         try:
             process.interrupt()
-        except PermissionError:  # the tracer ends when the program has, and is not waited for
+        except PermissionError:  # the tracer ends after the program; no wait for it
             self._tracing = None
             self._warn(
                 "--syscalls: the program has become another user, so that its tracer is not"
@@ -471,8 +477,8 @@ class Tracer:
             )
 
     def wait(self) -> None:
-        """Wait until the tracer's log is whole; who reads it waits too, if the program ends without
-        this."""
+        """Wait until the tracer's log is complete. If the program ends without this call, readers
+        of the log wait."""
         if os.getpid() != self._pid or self._tracing is None:
             return
         if not self._tracing.process.has_ended(_ENDS_S):
@@ -489,27 +495,27 @@ class Tracer:
 
 
 def _clocks() -> tuple[int, int]:
-    """This clock and the wall clock, at once: the closest pair of several, since something else may
-    run in between."""
+    """Return the run's clock and the wall clock at one moment. Of several readings the closest pair
+    is taken, since other code may run in between."""
     tries = [(recorder.now(), time.time_ns(), recorder.now()) for _ in range(50)]
     before_ns, wall_ns, after_ns = min(tries, key=lambda readings: readings[2] - readings[0])
     return (before_ns + after_ns) // 2, wall_ns
 
 
 def _threads() -> dict[str, str]:
-    """The names of this process's threads, by number."""
+    """Return the names of this process's threads, by thread id."""
     names = {}
     for tid in _listed("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{tid}/comm", encoding="utf-8", errors="replace") as file:
                 names[tid] = file.read().strip()
         except OSError:
-            continue  # it has ended
+            continue  # the thread has ended
     return names
 
 
 def _files() -> dict[str, str]:
-    """The paths of this process's descriptors, by number."""
+    """Return the paths of this process's file descriptors, by number."""
     paths = {}
     for number in _listed("/proc/self/fd"):
         try:
@@ -524,12 +530,13 @@ def _files() -> dict[str, str]:
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # there is no /proc
+    except OSError:  # no /proc
         return []
 
 
 def _call_s() -> float:
-    """The seconds that the quickest of system calls takes here and now; the median of some."""
+    """Return the duration of the fastest system call at present, in seconds: the median of
+    several."""
     call, now, times = os.getppid, time.perf_counter, []
     for _ in range(_TRIALS):
         start = now()
@@ -539,14 +546,13 @@ def _call_s() -> float:
 
 
 class _Strace:
-    """The choice of strace to trace a run."""
+    """Flag, shared by the instruments: strace is chosen to trace this run."""
 
     is_chosen = False
 
 
 def will_strace(ov: Overseer) -> bool:
-    """True if strace is to trace a run, as long as it can: no other program can then attach to
-    it."""
+    """True if strace is to trace the run. Then no other tracer can attach to the program."""
     return ov.shared(_Strace).is_chosen
 
 
@@ -569,12 +575,12 @@ def _kernel_traces() -> bool:
 def syscalls(
     ov: Overseer, mode: str = "counts", tool: str | None = None, is_with_loader: bool = False
 ) -> Iterator[Phase | PhaseWithPriority]:
-    """Record the program's system calls, from the beginning of the script's work to its end.
+    """Record the program's system calls, from the start to the end of the script.
 
     Args:
         mode: ``counts``, ``full``, ``files`` or ``counters``.
-        tool: ``kernel``, ``strace`` or ``counters``, to use no other; the best one if left out.
-        is_with_loader: True if the times of loaders are recorded too.
+        tool: The only tool to use: ``kernel``, ``strace`` or ``counters``; None for the best one.
+        is_with_loader: True if ``--loader`` records times as well.
     """
     if not sys.platform.startswith("linux"):
         ov.warn("--syscalls: it works on Linux alone.\n  The run goes on without it.")
@@ -591,14 +597,14 @@ def syscalls(
             "--syscalls: it began after torch was imported, so system calls of a step are not told"
             " apart by phase.\n  Begin it before."
         )
-    yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches itself
+    yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches if it is on
     tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)
-    # the last to begin, the first to end: no instrument's work lies between
+    # starts last and ends first, so that no work of other instruments is traced
     yield ov.phases.load_script(priority=-100)
     if ov.run_dir is None:
         tracer.restore()
-        return  # a warning has named the reason
+        return  # another warning has given the reason
     try:
         tracer.start(ov.run_dir, ov.options.trace_limit)
         if ov.program is not None:

@@ -1,12 +1,13 @@
-"""Counters that every process has of itself, by phase: no tool, no privilege. What it reads and
-writes, and getrusage.
+"""Counters that a process keeps of itself, by phase: its reads and writes, and ``getrusage``. They
+need no tool and no privilege.
 
-At each edge of a phase in a process's first thread that thread's ``io`` and ``getrusage`` are read,
-some 4 microseconds; what has come since the last edge belongs to the innermost phase. The reading
-itself is subtracted again. It is the thread's and not the process's, to which the kernel adds what
-a child has read as soon as that was waited for.
+At each edge of a phase in a process's first thread, the thread's ``io`` file and ``getrusage`` are
+read, which takes some 4 microseconds. The increase since the last edge belongs to the innermost
+phase. The read itself is subtracted. The counters are those of the thread, because the kernel adds
+a child's reads to the process once the child has been waited for.
 
-A process counts in a small file that it maps: whole at every moment, however the process ends.
+Each process keeps its counts in a small memory-mapped file, which is complete at any moment,
+however the process ends.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from voirkit.fork import at_fork
 from voirkit_instruments.syscalls import record_phases
 from voirkit_instruments.syscalls.record_phases import OTHER, PHASES, VOIRKIT
 
-# Of /proc/self/io: calls that read and write (of any kind), their bytes, and bytes that storage had
-# to move. Of getrusage, in microseconds and times. The last two are counted here.
+# From /proc/self/io: calls that read and write (of any kind), their bytes, and bytes moved by
+# storage. From getrusage: microseconds and counts. The last two columns are counted by this module.
 COLUMNS = (
     "read_calls",
     "write_calls",
@@ -47,12 +48,13 @@ _READ_BYTES = COLUMNS.index("read_bytes")
 _ENTERED = COLUMNS.index("entered")
 _LASTED_NS = COLUMNS.index("lasted_ns")
 ENDING = ".mapped"
-_HEAD = 1  # numbers before those of the phases: which worker it is; -1: none
+_HEAD = 1  # numbers before those of the phases: the worker's number, -1 for other processes
 _NUMBERS = _HEAD + len(PHASES) * len(COLUMNS)
 _IO = "/proc/self/task/{}/io"
 _TRIALS = 50
 _LONGEST_IO = 512
-_VALUES_OF_IO = itemgetter(5, 7, 1, 3, 9, 11)  # among its words, in the order of ``COLUMNS``
+# positions among the words of the io file, in the order of ``COLUMNS``
+_VALUES_OF_IO = itemgetter(5, 7, 1, 3, 9, 11)
 TRUSTED = {
     "calls, bytes": (
         "exact, of read and write of all kinds in the first thread of each process; not of mmap,"
@@ -63,7 +65,7 @@ TRUSTED = {
 
 
 def why_not() -> str | None:
-    """The reason why there are none here, and what to do; None where there are."""
+    """Return the reason why counters are not available, with advice; None if they are."""
     if os.path.exists(_IO.format(threading.get_native_id())):
         return None
     return (
@@ -77,8 +79,8 @@ def _phase_offset(phase: str) -> int:
 
 
 def read_counts(path: str) -> tuple[int, dict[str, dict[str, int]]]:
-    """The number of the worker that a process was (-1: none), and its counts of each phase. Raises
-    OSError, ValueError: it cannot be read."""
+    """Return the number of the worker that a process was (-1: none), and its counts by phase.
+    Raises OSError or ValueError: the file cannot be read."""
     with open(path, "rb") as file:
         numbers = memoryview(file.read()).cast("q")
     if len(numbers) != _NUMBERS:
@@ -93,14 +95,14 @@ def read_counts(path: str) -> tuple[int, dict[str, dict[str, int]]]:
 
 
 def count_files(folder: str, stem: str) -> list[str]:
-    """The files of a process and those that it forked."""
+    """Return the files of a process and of those that it forked."""
     form = re.compile(re.escape(stem) + r"(\.\d+)?" + re.escape(ENDING) + "$")
     return sorted(os.path.join(folder, name) for name in os.listdir(folder) if form.match(name))
 
 
 class Counters:
-    """The counters of this process and of those that it forks. ``stem``: the path of the files,
-    without their ending."""
+    """The counters of this process and of those that it forks. ``stem``: path of the files, without
+    their ending."""
 
     def __init__(self, stem: str) -> None:
         self._stem = stem
@@ -108,20 +110,20 @@ class Counters:
         self._is_over = False
         self._counts: memoryview | None = None
         self._io = -1
-        self._stack: list[int] = []  # offsets of the phases that it is in
+        self._stack: list[int] = []  # offsets of the open phases, outermost first
         self._last: list[int] = []
         self._last_ns = 0
         self._edges = 0
-        self._last_length = 0  # of what was read last, which the kernel counts too
+        self._last_length = 0  # length of the last read of the io file, which the kernel counts too
         at_fork("instruments", in_child=self._after_fork)
 
     def start(self) -> None:
-        """Count from now on."""
+        """Start counting."""
         self._open()
         record_phases.listen(self._entry, self._exit)
 
     def stop(self) -> dict[str, float]:
-        """Count no more; how many edges there were, and the seconds that one took."""
+        """Stop counting. Return the number of edges, and the seconds that one edge took."""
         if self._is_over:
             return {"edges": self._edges, "edge_s": 0.0}
         start_s = time.perf_counter()
@@ -132,7 +134,7 @@ class Counters:
         return {"edges": self._edges - _TRIALS, "edge_s": edge_s}
 
     def set_worker(self, number: int) -> None:
-        """This process is a worker of a loader."""
+        """Record that this process is the loader worker with this number."""
         if self._counts is None:
             self._open()
         if self._counts is not None:
@@ -172,7 +174,7 @@ class Counters:
             try:
                 os.close(self._io)
             except OSError:
-                pass  # the program has closed what it did not open
+                pass  # the program has closed a descriptor that it did not open
             self._io = -1
 
     def _read(self) -> list[int]:
@@ -182,7 +184,7 @@ class Counters:
         if words[0] != b"rchar:":
             raise ValueError("the descriptor is another file's by now")
         self._last_length = len(text)
-        # in the order of ``COLUMNS``
+        # same order as ``COLUMNS``
         return [
             *map(int, _VALUES_OF_IO(words)),
             int(usage.ru_utime * 1e6),
@@ -194,7 +196,8 @@ class Counters:
         ]
 
     def _count(self) -> memoryview | None:
-        """Add what has come since the last edge to the innermost phase."""
+        """Add the increase since the last edge to the innermost phase. Return the counts, or None
+        if nothing was counted."""
         if threading.get_ident() != threading.main_thread().ident or self._is_over:
             return None
         try:
@@ -210,12 +213,12 @@ class Counters:
             return None
         if self._stack:
             offset = self._stack[-1]
-        else:  # outside of phases: before the program's work, and after it
+        else:  # outside of phases: before the program starts, and after it
             offset = _phase_offset(OTHER if self._is_forked else VOIRKIT)
         for i, (value, last) in enumerate(zip(now, self._last, strict=True)):
             counts[offset + i] += value - last
         if own_length:
-            counts[offset + _READ_CALLS] -= 1  # the last reading itself was one call that reads
+            counts[offset + _READ_CALLS] -= 1  # the previous read of the io file was a call too
             counts[offset + _READ_BYTES] -= own_length
         now_ns = time.perf_counter_ns()
         counts[offset + _LASTED_NS] += now_ns - self._last_ns
@@ -231,7 +234,7 @@ class Counters:
                 self._stack.append(offset)
                 counts[offset + _ENTERED] += 1
 
-        # what voirkit does for itself is not told apart here
+        # voirkit's own work is not separated here
         return record_phases.do_nothing if phase == VOIRKIT else enter
 
     def _exit(self, phase: str) -> Callable[[], object]:
@@ -239,7 +242,7 @@ class Counters:
 
         def leave() -> None:
             if self._count() is not None and offset in self._stack:
-                # the phase goes with all that are inside it
+                # close the phase and all phases inside it
                 inside = self._stack[::-1].index(offset)
                 del self._stack[len(self._stack) - 1 - inside :]
 

@@ -1,15 +1,14 @@
-"""The edges of phases, for whoever records system calls; and the fetching of batches as a phase.
-Checked with torch 2.1 and 2.15.
+"""Edges (starts and ends) of phases, reported to the recorders of system calls; and the fetching of
+batches as a phase. Checked with torch 2.1 and 2.15.
 
-The steps and loader instruments, which stand around these functions, let this wrap what they call
-before and after them (``StepEvents``). Nothing here may raise, but for what a signal handler of the
-program means for itself.
+The steps and loader instruments patch torch's functions. ``StepEvents`` lets this module wrap their
+callbacks. Nothing here may raise, except for exceptions from a signal handler of the program.
 
-A tracer is told by markers: calls that fail on purpose and show in its log where a phase begins and
-ends. A marker is ``access("/vk!forward+", mode)``: ``+`` begins a phase, ``-`` ends it, and a name
-alone says what a process is (``/vk!worker 3``). The kernel's own events hold numbers only, so the
-mode says it too. No file has such a mode, so that the kernel refuses it before it looks for the
-file.
+Edges reach a tracer as markers: calls that fail on purpose and show in the log where a phase begins
+and ends. A marker is ``access("/vk!forward+", mode)``: ``+`` begins a phase, ``-`` ends it, and a
+name alone identifies a process (``/vk!worker 3``). The kernel's own events hold only numbers, so
+``mode`` encodes the message too. The mode is invalid for any file, so the kernel rejects the call
+before it looks for the file.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ if TYPE_CHECKING:
 
     Edge = Callable[[], object]
 
-VOIRKIT = "voirkit"  # in which voirkit works for itself: nothing of it is the program's
-OTHER = "other"  # around all others, from the beginning of tracing to its end
+VOIRKIT = "voirkit"  # voirkit's own work, which is no part of the program
+OTHER = "other"  # encloses all other phases, from the start of tracing to its end
 IMPORT = "import"
-# Markers hold their places here: new ones come last.
+# Markers contain a phase's position in this list: append new phases at the end.
 PHASES = (
     OTHER,
     VOIRKIT,
@@ -54,13 +53,14 @@ PHASES = (
     IMPORT,
 )
 
-# "vk", and below it twice the phase's number, or a worker's
+# modes: "vk" in the upper half; in the lower half twice the phase's position, or a worker's number
 _MODE, _KIND, _WORKER = 0x766B0000, 0xFFFF0000, 0x8000
 _TEXT = re.compile(r'"/vk!([^"]*)"')
 
 
 def path_and_mode(message: str) -> tuple[str, int]:
-    """The arguments of ``access`` of a marker: ``forward+``, ``forward-`` or ``worker 3``."""
+    """Return the arguments of ``access`` for a marker: ``forward+``, ``forward-`` or ``worker
+    3``."""
     path = f"/vk!{message}"
     phase, edge = message[:-1], message[-1]
     if phase in PHASES:
@@ -69,14 +69,14 @@ def path_and_mode(message: str) -> tuple[str, int]:
 
 
 def message_of_text(args: str) -> str | None:
-    """The message of a marker, from the arguments of an ``access`` as strace prints them; None of a
-    call of the program."""
+    """Return the message of a marker, from the arguments of an ``access`` as strace prints them;
+    None for a call of the program."""
     match = _TEXT.search(args)
     return match[1] if match is not None else None
 
 
 def message_of_mode(mode: int) -> str | None:
-    """The message of a marker, from its mode; None if it is a call of the program."""
+    """Return the message of a marker, from its mode; None for a call of the program."""
     if mode & _KIND != _MODE or mode >> 32:
         return None
     number = mode & ~_KIND
@@ -87,17 +87,17 @@ def message_of_mode(mode: int) -> str | None:
 
 
 def do_nothing() -> None:
-    """Nobody listens."""
+    """Ignore an edge: no recorder listens."""
 
 
-# By phase what is called at its beginning and at its end. The lists stay the same, what is in them
-# changes.
+# Callbacks at the start and the end of each phase. The lists are shared and stay the same objects;
+# their elements are replaced.
 _edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PHASES}
 
 
 FETCH = "fetch"
-# After these voirkit may make system calls: the size of a file, the number of the process, a clock
-# of the processor.
+# After these phases voirkit's own callbacks may make system calls: to read a file's size, the
+# process id or a CPU clock.
 _PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication", FETCH)
 
 TRACER = "tracer"
@@ -106,14 +106,15 @@ reported: set[str] = set()
 
 
 def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
-    """Report the edges of phases from now on: each by what is made for it of the phase's name."""
+    """Report the edges of phases from now on. Each factory is called with a phase's name and
+    returns the callback for its start or its end."""
     for phase, edge in _edges.items():
         edge[:] = make_entry(phase), make_exit(phase)
     recording.report_imports(*_edges[IMPORT])
 
 
 def report_to_tracer() -> None:
-    """Report them to a tracer, by calls that it sees."""
+    """Report edges to a tracer, by calls that it sees."""
     reported.add(TRACER)
 
     def access(edge: str) -> Edge:
@@ -123,23 +124,23 @@ def report_to_tracer() -> None:
 
 
 def report_to_nobody() -> None:
-    """Report them no more."""
+    """Stop reporting edges."""
     reported.discard(TRACER)
     listen(lambda phase: do_nothing, lambda phase: do_nothing)
 
 
 def enter(phase: str) -> None:
-    """A phase begins here and now."""
+    """Report the start of a phase."""
     _edges[phase][0]()
 
 
 def leave(phase: str) -> None:
-    """A phase ends here and now."""
+    """Report the end of a phase."""
     _edges[phase][1]()
 
 
 def around(phase: str, calls: Calls) -> Calls:
-    """The calls before and after a function, with the edges of a phase besides
+    """Return the callbacks around a function, extended by the edges of a phase
     (``StepEvents.wrap_phases``)."""
     enter, leave = calls
     edge = _edges[phase]
@@ -172,7 +173,7 @@ def _enter_fetch(enter: Callable[..., Any], *args: Any) -> Any:
 
 
 def _as_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of voirkit's, in a phase of its own."""
+    """Return a function of voirkit wrapped in voirkit's own phase."""
     edge = _edges[VOIRKIT]
 
     def do(*args: Any, **more: Any) -> Any:
@@ -186,15 +187,15 @@ def _as_own(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def watch_recorder() -> Callable[[], None]:
-    """Have what voirkit's recorder does with files be a phase of its own; seldom, and in any
-    thread. Returns what undoes it."""
+    """Put the file operations of voirkit's recorder into voirkit's own phase. They are rare and may
+    happen in any thread. Return a function that undoes this."""
     from voirkit.trace import recorder
     from voirkit.trace.recording import Recording
 
     functions: list[tuple[Any, str]] = [
         (Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")
     ]
-    functions.append((recorder, "_mine"))  # it asks for the process
+    functions.append((recorder, "_mine"))  # it asks for the process id
     before = [(owner, name, getattr(owner, name)) for owner, name in functions]
 
     def undo() -> None:
@@ -211,15 +212,15 @@ _FETCHERS = ("_MapDatasetFetcher.fetch", "_IterableDatasetFetcher.fetch")
 
 
 class FetchWatch:
-    """The patches around the fetching of batches in one process and those that it forks."""
+    """Patches around the fetching of batches, in one process and those that it forks."""
 
-    of_process: FetchWatch | None = None  # the one of this process
+    of_process: FetchWatch | None = None  # the instance of this process
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         FetchWatch.of_process = self
         self._warn = warn
         self.patches = FunctionPatches(lambda line: warn(f"--syscalls: {line}"))
-        self._has_reported = False  # which worker this process is
+        self._has_reported = False  # True once this process has reported its worker number
         self.report_worker: Callable[[int], None] = mark_worker
         at_fork("instruments", in_child=self._after_fork)
         inherit.watch(_START_IN_CHILD, offer_to_children)
@@ -229,7 +230,7 @@ class FetchWatch:
         self._has_reported = False
 
     def _install(self, module: ModuleType) -> None:
-        if FETCH in reported:  # --loader stands around it, where there is room for one
+        if FETCH in reported:  # --loader has patched the function, and only one patch fits
             return
         state = ThreadState()
 
@@ -245,7 +246,7 @@ class FetchWatch:
             self.patches.around_now(module, path, fetch)
 
     def report(self) -> None:
-        """Report, before its first batch, which worker this process is."""
+        """Report the worker number of this process, once, before its first batch."""
         if self._has_reported:
             return
         self._has_reported = True
@@ -255,7 +256,7 @@ class FetchWatch:
             info: Any = get_worker_info()
             if info is not None:
                 self.report_worker(int(info.id))
-        except Exception as exc:  # a torch that is not like any known one: the batch is fetched
+        except Exception as exc:  # an unknown torch version: the batch is fetched all the same
             self._warn(
                 f"--syscalls: which worker process {os.getpid()} is, is not known"
                 f" ({type(exc).__name__}: {exc})."
@@ -268,17 +269,18 @@ class FetchWatch:
 
 
 def mark_worker(number: int) -> None:
-    """Mark, for a tracer, which worker this process is."""
+    """Mark for a tracer that this process is the worker with this number."""
     os.access(*path_and_mode(f"worker {number}"))
 
 
 def offer_to_children() -> bool | None:
-    """The settings for a spawned process."""
+    """Return the settings for a spawned process: True if a tracer listens, else None."""
     return True if TRACER in reported else None
 
 
 def begin_in_child(_: object) -> None:
-    """Report fetches to the tracer, which follows such a process: called in it."""
+    """Report fetches to the tracer, which also follows spawned processes. Called in the spawned
+    process."""
     from voirkit.errors import tell
     from voirkit.processes.children import this_process
     from voirkit_instruments.steps.events import StepEvents

@@ -1,14 +1,14 @@
-"""A program that runs beside a training run as root: has the kernel trace the run's system calls,
-and copies what it traces into files.
+"""Program that runs as root beside a training run: it makes the kernel trace the run's system
+calls, and copies the trace into files.
 
     python -I -S record_reader.py TRACEFS PID STEM MOST_BYTES
 
-It makes a tracing instance of its own, so that no other tracing on the machine is touched, and
-removes it when it is told to end (SIGINT, SIGTERM) or when the process has ended, however that was.
-It says ``ready`` when it traces. For each processor there is a file ``STEM.<n>.ring`` with the
-kernel's pages without what is empty in them, and ``STEM.ring.json`` with their layout. If this
-program is killed, what it has copied can be read, and the instance is removed by the run that it
-was for, or by the next one on this machine.
+The program creates its own tracing instance, so that it affects no other tracing on the machine. It
+removes the instance when it is told to end (SIGINT, SIGTERM), or when the traced process has ended
+in any way. It prints ``ready`` once tracing is active. Each processor has a file ``STEM.<n>.ring``
+with the kernel's pages, without their unused ends; ``STEM.ring.json`` describes their layout. If
+this program is killed, the data copied so far stays readable. The instance is then removed by the
+traced run, or by the next one on this machine.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ EVENTS = (
     "sched/sched_process_exit",
     "sched/sched_switch",
 )
-# of buffer for a processor, 80,000 calls, and for all of them at most
+# KB of buffer for each processor, enough for 80,000 calls, and limit for all processors together
 KB_EACH, KB_ALL = 8192, 131072
 EVERY_S = 0.02
-MUCH = 1 << 20  # bytes that were there at once: more is coming
+MUCH = 1 << 20  # bytes in one copy from which on the next copy follows at once
 PAGE_HEAD = 16
 
 
@@ -51,8 +51,8 @@ def read(path: str) -> str:
 
 
 def name_of(pid: int) -> str | None:
-    """The name of the instance of a process: by its number and when it began, since numbers are
-    given again; None if it is gone."""
+    """Return the name of the tracing instance of a process; None if the process is gone. The name
+    has the process id and the start time, since ids are reused."""
     try:
         fields = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return f"voirkit-{pid}-{fields[19]}"
@@ -61,8 +61,8 @@ def name_of(pid: int) -> str | None:
 
 
 def remove_left(tracefs: str, mine: str | None = None) -> None:
-    """Remove the instances of voirkit's whose readers were killed and whose processes are gone, and
-    ``mine``. Nobody else's."""
+    """Remove the voirkit instances whose reader was killed and whose process is gone, and the
+    instance ``mine``. Instances of other programs are left alone."""
     folder = os.path.join(tracefs, "instances")
     for name in os.listdir(folder):
         match = re.fullmatch(r"voirkit-(\d+)-\d+", name)
@@ -73,26 +73,26 @@ def remove_left(tracefs: str, mine: str | None = None) -> None:
 
 
 class Instance:
-    """The kernel's tracing of one process and all that it starts."""
+    """The kernel's tracing of one process and all its children."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def file(self, *names: str) -> str:
-        """The path of a file of it."""
+        """Return the path of a file of the instance."""
         return os.path.join(self.path, *names)
 
     def start(self, pid: int) -> None:
-        """Trace a process."""
+        """Start to trace a process."""
         write(self.file("tracing_on"), "0")
         write(self.file("buffer_size_kb"), str(min(KB_EACH, KB_ALL // (os.cpu_count() or 1))))
-        write(self.file("trace_clock"), "mono")  # the clock of the run's own records
+        write(self.file("trace_clock"), "mono")  # same clock as the run's own records
         write(self.file("options", "overwrite"), "0")
         write(self.file("options", "event-fork"), "1")
-        # not truncated: each write adds one
+        # opened without truncation: each write adds one id
         file = os.open(self.file("set_event_pid"), os.O_WRONLY)
         tasks = f"/proc/{pid}/task"
-        # twice: one may have begun another meanwhile
+        # listed twice: a thread may have created another one in between
         for number in dict.fromkeys([str(pid), *os.listdir(tasks), *os.listdir(tasks)]):
             os.write(file, f"{number}\n".encode())
         os.close(file)
@@ -101,7 +101,8 @@ class Instance:
         write(self.file("tracing_on"), "1")
 
     def layout(self) -> dict[int, Any]:
-        """The name of each event by its number, and where its fields are and how long."""
+        """Return, by event number, the name of each event and the offsets and sizes of its
+        fields."""
         events = {}
         for event in EVENTS:
             text = read(self.file("events", event, "format"))
@@ -116,7 +117,7 @@ class Instance:
         return events
 
     def lost(self) -> int:
-        """Events for which there was no room."""
+        """Return the number of events dropped for lack of room."""
         n = 0
         for cpu in os.listdir(self.file("per_cpu")):
             text = read(self.file("per_cpu", cpu, "stats"))
@@ -126,7 +127,7 @@ class Instance:
         return n
 
     def remove(self) -> None:
-        """Leave nothing behind."""
+        """Stop the tracing and remove the instance."""
         try:
             write(self.file("tracing_on"), "0")
             for event in EVENTS:
@@ -139,21 +140,21 @@ class Instance:
                 return
             except FileNotFoundError:
                 return
-            except OSError:  # a file of it is open still
+            except OSError:  # one of its files is still open
                 time.sleep(0.01)
 
 
 class Copy:
-    """A copy of one processor's buffer in a file."""
+    """Copier of one processor's trace buffer into a file."""
 
     def __init__(self, source: str, target: str, page: int) -> None:
         self.source = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
         self.page = page
-        # open for as long as this is
+        # stays open as long as this object is in use
         self.target = open(target, "wb", buffering=1 << 18)  # noqa: SIM115
 
     def all(self) -> int:
-        """Copy what is there; how many bytes."""
+        """Copy the available pages. Return the number of bytes."""
         copied = 0
         while True:
             try:
@@ -166,13 +167,14 @@ class Copy:
             copied += self.target.write(page[: min(size, len(page))])
 
     def close(self) -> None:
-        """No more is copied."""
+        """Close the buffer and the file."""
         os.close(self.source)
         self.target.close()
 
 
 def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
-    """Copy what is traced until the end, or until it is too much."""
+    """Copy the trace until the end of the process or program, or until it exceeds ``most``
+    bytes."""
     page_sizes = instance.file("buffer_subbuf_size_kb")  # since Linux 6.8
     if os.path.exists(page_sizes):
         page = int(read(page_sizes)) * 1024
@@ -215,13 +217,13 @@ def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None
 
 
 def write_layout(stem: str, layout: dict[str, Any]) -> None:
-    """Write down what is known of the files."""
+    """Write the description of the trace files."""
     write(f"{stem}.ring.json.tmp", json.dumps(layout))
     os.replace(f"{stem}.ring.json.tmp", f"{stem}.ring.json")
 
 
 def main(tracefs: str, pid: str, stem: str, most: str) -> None:
-    """Trace a process until it ends, or this is told to."""
+    """Trace a process until it ends, or until this program is told to end."""
     wakeup, wakeup_writer = os.pipe()
     os.set_blocking(wakeup_writer, False)
     signal.set_wakeup_fd(wakeup_writer)

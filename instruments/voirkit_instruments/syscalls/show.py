@@ -1,5 +1,5 @@
-"""System calls as people read them: by phase and kind of thread, over time, which are the most,
-files, and what of it can be trusted."""
+"""Report sections on system calls: by phase and kind of thread, over time, the most frequent calls,
+files, and how far the figures can be trusted."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from voirkit.report.sections import (
 )
 from voirkit_instruments.syscalls.analyse import Difference, merge, total, working_and_waiting_s
 
-_ROWS = 16  # of the table of a terminal
-_BARS = 18  # kinds of thread and phases in a picture
-_NAMED = 9  # calls in a picture that have a colour of their own
-_LISTED = 12  # calls in a cell
+_ROWS = 16  # rows of the table in a terminal
+_BARS = 18  # bars in a picture, one for each kind of thread and phase
+_NAMED = 9  # calls that have their own colour in a picture
+_LISTED = 12  # calls listed in a cell
 _MANY_WORKERS = 6
 _TOP = 10
 _FILES = 20
@@ -45,7 +45,7 @@ _LONGEST_PATH = 60
 _MANY_FILES = 20
 _REMAINDER = "others"
 _OUTSIDE = ("import", "other", "worker")
-# In the order of rows: that of the phases of a step, with what workers do after the wait for it.
+# order of rows: the phases of a step, with the workers' fetch after the wait for it
 _STEP_PHASES = [name for name in COLUMNS[1:] if name not in _OUTSIDE]
 _PHASES = ("wait", "fetch", *_STEP_PHASES, *_OUTSIDE)
 _TRAINING = (
@@ -54,7 +54,7 @@ _TRAINING = (
     ("optimizer", "a step of the optimizer"),
 )
 _SHADES = " ░▒▓█"
-_MAP_LABEL = 26  # columns before the map of time
+_MAP_LABEL = 26  # characters before the map over time
 _URING = (
     "io_uring_enter was called {n:,} times: what is read and written through a ring is seen by no"
     " tracer of calls."
@@ -76,7 +76,7 @@ Value = Callable[[str, Mapping[str, Any]], float]
 
 
 def sections(part: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """All that is known of the system calls of a run."""
+    """Yield the section on the system calls of a run."""
     tool = part.get("tool")
     notes = []
     if part.get("calls") is not None:
@@ -121,7 +121,7 @@ def _trusted(part: Document) -> str:
 
 
 def _amounts(part: Document) -> Iterator[Amounts]:
-    """The numbers of each call of a phase, for comparisons of runs."""
+    """Yield the numbers of each call in each phase, for comparisons of runs."""
     by_name = {}
     for phase, calls in (part.get("phases") or {}).items():
         for name, call in calls.items():
@@ -140,8 +140,8 @@ def _notes(lines: Iterable[str]) -> Iterator[Text]:
 
 
 def _rows(part: Document) -> list[Row]:
-    """Kinds of threads and phases with their calls, those with the most first; many workers as one
-    kind."""
+    """Return the calls by kind of thread and phase, rows with the most calls first. If there are
+    many workers, they are merged into one kind."""
     threads = dict(part.get("threads") or {})
     workers = [kind for kind in threads if kind.startswith("worker ")]
     if len(workers) > _MANY_WORKERS:
@@ -159,7 +159,7 @@ def _sum(calls: Calls, key: str) -> float:
 
 
 def _seconds(waits: Sequence[str], waiting: bool) -> Value:
-    """A function for the time of a call: of waiting, or of work."""
+    """Return a function for the time that a call waited, or for the time that it worked."""
     return lambda name, call: working_and_waiting_s(name, call, waits)[waiting]
 
 
@@ -291,8 +291,8 @@ def _over_time(part: Document) -> Iterator[Block]:
 
 
 class _Totals(NamedTuple):
-    """By call how often it was made, and the seconds of work and of waiting; of all phases and
-    threads."""
+    """Totals by system call over all phases and threads: number of calls, seconds of work and
+    seconds of waiting."""
 
     calls: dict[str, float]
     working_s: dict[str, float]
@@ -316,7 +316,8 @@ def _top(amounts: Mapping[str, float]) -> list[tuple[str, float]]:
 
 
 def _most_frequent(part: Document) -> Block:
-    """The ten calls with the largest shares: of all calls, of the time of work, and of waiting."""
+    """Return pictures of the ten calls with the largest shares: of all calls, of working time and
+    of waiting time."""
     totals = _totals(part)
     bars: list[Block] = []
     for amounts, unit, whole_words in (
@@ -368,8 +369,8 @@ def _file_tables(part: Document) -> Iterator[Block]:
 
 
 def _headlines(part: Document) -> Iterator[str]:
-    """The calls that training itself makes, a handful where nothing is wrong, and those that a file
-    takes where batches are fetched."""
+    """Yield notes on two counts: calls made by training itself, a handful if all is well; and calls
+    for each file where batches are fetched."""
     if part.get("tool") != "counters" and part.get("mode") != "files":
         each = list(_calls_of_training(part))
         if each:
@@ -389,7 +390,8 @@ def _headlines(part: Document) -> Iterator[str]:
 
 
 def _calls_of_training(part: Document) -> Iterator[str]:
-    """``3 in a forward``: the calls that work, for each phase of training that was entered."""
+    """Yield texts like ``3 in a forward``: working calls per entry, for each phase of training that
+    was entered."""
     entered = (part.get("entered") or {}).get("main", {})
     waits = part.get("waits") or ()
     threads = part.get("threads") or {}
@@ -413,8 +415,8 @@ def _opened_files(calls: Calls) -> int:
 
 
 def doubts(part: Document) -> Iterator[str]:
-    """The reasons why the figures are doubtful or less than all: strace's stops, a tracer that
-    ended early, events without room."""
+    """Yield the reasons why figures are doubtful or incomplete: stops by strace, a tracer that
+    ended early, dropped events."""
     if part.get("tool") == "strace":
         scope = "calls on files alone, " if part.get("mode") == "files" else ""
         yield (
@@ -430,8 +432,8 @@ def doubts(part: Document) -> Iterator[str]:
 
 
 def remarks(part: Document) -> Iterator[str]:
-    """Remarks about the figures: who took them, which can be trusted, what they cost, what is not
-    seen."""
+    """Yield remarks about the figures: the tool that took them, how far they can be trusted, the
+    cost, and what is not seen."""
     tool = part.get("tool")
     cost = part.get("cost")
     if tool:
@@ -458,13 +460,13 @@ def remarks(part: Document) -> Iterator[str]:
 
 
 def cost_line(tool: str, cost: Mapping[str, Any]) -> str:
-    """The cost of tracing, in a line."""
+    """Return the cost of tracing in one line."""
     program = f"{duration(cost['program_s'])} for {cost['events']:,}"
     if cost["call_s"] is None:
         return f"cost: an edge of a phase took {duration(cost['edge_s'])}, {program}"
     tracer = ""
     if cost["tracer_s"] is not None:
-        # The kernel counts a process's time in steps of 10 ms: none of them is not nothing.
+        # The kernel counts CPU time in steps of 10 ms: a time of 0 means less than one step.
         took = "less than 10 ms" if cost["tracer_s"] == 0 else duration(cost["tracer_s"])
         tracer = f"{tool} took {took} of a processor, "
     return (
@@ -473,12 +475,12 @@ def cost_line(tool: str, cost: Mapping[str, Any]) -> str:
     )
 
 
-# of `voirkit syscalls`
+# for `voirkit syscalls`
 
 
 def whole_log(document: Document, path: str, most: int) -> Section:
-    """Everything of a log: a table for each kind of thread and phase, the most frequent calls, then
-    files and what is to be known. ``most``: calls of each phase that are shown."""
+    """Return the section on a whole log: a table for each kind of thread and phase, the most
+    frequent calls, notes and files. ``most``: number of calls shown for each phase."""
     heads = (
         "thread",
         Column("phase", left=True),
@@ -543,8 +545,8 @@ def _call_row(name: str, call: Mapping[str, Any], is_wait: bool) -> Sequence[Any
 
 
 def _most_frequent_tables(document: Document) -> list[Block]:
-    """The ten calls that are made most often and those that work the longest, beside each other;
-    those that wait the longest."""
+    """Return two tables: the ten most frequent calls beside the ten that work longest, and the ten
+    that wait longest."""
     totals = _totals(document)
     left_and_right = [("most calls", totals.calls, ""), ("works longest", totals.working_s, "s")]
     below = [("waits longest", totals.waiting_s, "s")]
@@ -578,8 +580,8 @@ def _top_table(groups: Sequence[tuple[str, Mapping[str, float], str]]) -> Table:
 
 
 def over_time_map(document: Document, width: int) -> Iterator[str]:
-    """A map: a line for each call, time from left to right, dark where it was made most; above it
-    the phase that had most of the time."""
+    """Yield the lines of a map over time. It has a line for each call, darkest where the call is
+    most frequent. A line above shows the phase with the most time."""
     bins = document.get("over_time")
     if not bins:
         yield "When they were made is not known: this has no times."
@@ -631,7 +633,7 @@ def _columns(row: Sequence[float], each: int) -> list[float]:
 
 
 def _letter(phases: Mapping[str, Sequence[float]], column: int) -> str:
-    """The sign of the phase that has most of a column of the map."""
+    """Return the letter of the phase with the most time in a column of the map."""
     longest = max(phases, key=lambda phase: phases[phase][column], default="")
     if not longest or not phases[longest][column]:
         return " "
@@ -639,8 +641,8 @@ def _letter(phases: Mapping[str, Sequence[float]], column: int) -> str:
 
 
 def two_logs(rows: Sequence[Difference], documents: Mapping[str, Document], most: int) -> Section:
-    """The differences of two logs: ``+`` is more in the second, ``-`` less. ``rows``: of
-    ``analyse.difference``."""
+    """Return the section on the differences of two logs: ``+`` is more in the second, ``-`` less.
+    ``rows``: the result of ``analyse.difference``."""
     numbers = ("A", "B", "B - A", "errors", "time", "bytes")
     heads = (
         Column("phase", left=True),

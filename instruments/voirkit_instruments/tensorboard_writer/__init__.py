@@ -1,5 +1,5 @@
-"""``--tensorboard``: rates, shares of phases, loss, memory and the verdict, in TensorBoard while
-the run goes on."""
+"""``--tensorboard``: rates, shares of phases, loss, memory and the verdict, written for TensorBoard
+during the run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 def folder(text: str) -> str:
-    """A folder that can be written, or made."""
+    """Return the path of a folder that exists and is writable, or can be created. Raises ValueError
+    for any other path."""
     there = os.path.abspath(text)
     while not os.path.lexists(there):
         there = os.path.dirname(there)
@@ -29,8 +30,8 @@ def folder(text: str) -> str:
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Write to ``DIR/<name of the run directory>``, or to ``tensorboard`` in that directory: a
-    folder is a run in TensorBoard."""
+    """Write to ``DIR/<name of the run directory>``, or without DIR to ``tensorboard`` in the run
+    directory. TensorBoard shows each folder as a run."""
     from voirkit_instruments.trackers import track
 
     folder = options["tensorboard"]

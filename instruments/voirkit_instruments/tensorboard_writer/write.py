@@ -1,5 +1,5 @@
-"""Writes TensorBoard's event files with TensorBoard's own writer, without torch and TensorFlow.
-Checked with tensorboard 2.21."""
+"""Writer of TensorBoard event files, which uses TensorBoard's own writer without torch and
+TensorFlow. Checked with tensorboard 2.21."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from voirkit_instruments.trackers import PREFIX, Tracker
 
 
 class Writer(Tracker):
-    """Scalars by the number of steps, and texts, which TensorBoard shows as Markdown."""
+    """Writer of scalars by step number, and of texts, which TensorBoard shows as Markdown."""
 
     _writer: Any = None
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Write a scalar of each figure."""
+        """Write each figure of a step as a scalar, and each text as a text."""
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

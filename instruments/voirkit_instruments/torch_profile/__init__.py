@@ -1,10 +1,10 @@
-"""``--torch-profile``: torch's operators and kernels in a window of steps."""
+"""The ``--torch-profile`` instrument: torch's operators and kernels in a window of steps."""
 
 from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names, read_by
 
-FOLDER = "torch_profile"  # of a run directory
+FOLDER = "torch_profile"  # subfolder of the run directory
 
 INSTRUMENT = Instrument(
     "torch_profile",
@@ -28,7 +28,7 @@ INSTRUMENT = Instrument(
     evidence={"operator": "voirkit_instruments.torch_profile.analyse:operators"},
     sections="voirkit_instruments.torch_profile.show:sections",
     folders=(FOLDER,),
-    priority=1,  # before the steps instrument, which it sees the steps through
+    priority=1,  # before the steps instrument, which reports the steps to this one
 )
 
 __getattr__ = lazy_names(__name__, torch_profile="record")

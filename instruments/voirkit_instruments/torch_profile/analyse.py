@@ -1,7 +1,7 @@
-"""The recordings of torch's profiler: counted by phase, and put into the trace of the run, once;
-also of runs that were killed.
+"""``torch_profile`` of a summary: recordings of torch's profiler, counted by phase and written once
+into the trace of the run, also for runs that were killed.
 
-The counts of a process are kept beside what it recorded; torch's own file is kept, compressed.
+The counts of a process are stored beside its recordings. torch's own file is kept, compressed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from voirkit_instruments.torch_profile.analyse_operators import (
 )
 
 SCHEMA = 1
-# between the end of an optimizer's step, where a step without a loader begins, and voirkit's seeing
-# it
+# largest time from the end of an optimizer step, where a step without a loader begins, to voirkit's
+# callback
 _CLOSE_NS = 50_000
-_FEW = 3  # steps outside of the window that a comparison needs
+_FEW = 3  # minimum number of steps outside of the window for a comparison
 MARK = "voirkit.mark"
 
 Document = Mapping[str, Any]
@@ -50,7 +50,7 @@ Document = Mapping[str, Any]
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
+    """Return ``torch_profile`` of a summary; see ``voirkit.instrument.Instrument``."""
     run = runs[0]
     stems = record_stems(os.path.join(run.path, FOLDER))
     profiles = []
@@ -67,7 +67,8 @@ def summarise(
 
 
 def _part(profiles: Sequence[Document], counts: Sequence[Document]) -> dict[str, Any]:
-    """``torch_profile`` of a summary, from the records of processes and the counts of ranks."""
+    """Return ``torch_profile`` of a summary, from the records of processes and the counts of
+    ranks."""
     first = profiles[0]
     first_counts: Document = counts[0] if counts else {"steps": [], "files": []}
     sums = shorten(merge_figures(counts))
@@ -87,7 +88,7 @@ def _part(profiles: Sequence[Document], counts: Sequence[Document]) -> dict[str,
 
 
 def _first(values: Iterable[Any]) -> Any:
-    """The first value that says something; None without one."""
+    """Return the first value that is not empty; None if there is none."""
     return next((value for value in values if value), None)
 
 
@@ -101,7 +102,8 @@ def _has_ended(run: Run, record: Document) -> bool:
 
 
 def _why(record: Document) -> str | None:
-    """The reason why a process has recorded nothing."""
+    """Return the reason why a process has recorded nothing, or less than the window; None if there
+    is none."""
     if record["state"] == "recording":
         return (
             "the run was killed in the window, or left python at once: torch keeps in memory what"
@@ -118,7 +120,8 @@ def _count(
     stem: str,
     record: Document,
 ) -> tuple[dict[str, Any], Sequence[str]] | None:
-    """Count what one process recorded, and put it into the trace."""
+    """Count what one process recorded, and write it into the trace. None if the process still
+    runs."""
     if not _has_ended(run, record):
         return None
     rank = next((rank for rank in ranks if rank.rank == record["rank"]), None)
@@ -161,13 +164,13 @@ def _count(
 
 
 class RecordingCounts(NamedTuple):
-    """A recording, counted."""
+    """The counts of one recording."""
 
-    sums: dict[str, Any]  # of its operators and kernels
-    error_ns: int  # by how much its times may be wrong
-    # how long each phase lasted between the first and the last instant that operators are counted
-    # of: not that of whole steps, whose edges are others without a loader (profiling begins in the
-    # middle of one), so that shares of it are shares
+    sums: dict[str, Any]  # totals of its operators and kernels
+    error_ns: int  # largest error of its times
+    # Time in each phase, between the first and the last instant for which operators are counted.
+    # Whole steps would not do: without a loader profiling begins in the middle of a step. Operator
+    # times divided by these times are therefore true shares.
     times_ns: dict[str, int]
 
 
@@ -188,7 +191,7 @@ def _recording(
     of_thread = _phases_of(phases, record, recording["tid"])
     attributed = AttributedEvents(events, start_ns, of_thread, evaluation)
     first_ns = recording["marks"][0][0]
-    # what is cut off in the middle of a step does not count
+    # an incomplete last step does not count
     end_ns = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]
     in_steps = (start_ns >= first_ns) & (start_ns < end_ns) & ~is_mark
     in_trace = (events.category != MEMORY) & ~is_mark
@@ -216,7 +219,7 @@ def _phases_of(phases: Records, record: Document, tid: int) -> PhasesOfThread:
 
 
 def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
-    """(start, end) of the steps that are not training."""
+    """Return (start, end) of the steps that are not training."""
     if rank is None:
         return []
     table = rank.steps.evaluation
@@ -224,8 +227,8 @@ def _evaluation(rank: Rank | None) -> list[tuple[int, int]]:
 
 
 def _inside(table: Table, record: Document) -> Any:
-    """True for the steps that were recorded, shape (n,): those that begin in a recording, but for
-    the one that begins at its end."""
+    """Return a mask of the recorded steps, shape (n,): steps that begin during a recording, except
+    the step that begins at its end."""
     inside = np.zeros(len(table), dtype=bool)
     for recording in record["recordings"]:
         if recording["edges"]:
@@ -236,8 +239,8 @@ def _inside(table: Table, record: Document) -> Any:
 
 
 def _slower(rank: Rank | None, record: Document) -> float | None:
-    """The factor by which forward, backward and optimizer last longer in the window than outside of
-    it, at the median of the steps."""
+    """Return the factor by which forward, backward and optimizer take longer in the window than
+    outside of it, from the medians of the steps."""
     if rank is None:
         return None
     table = rank.steps.train
@@ -245,14 +248,14 @@ def _slower(rank: Rank | None, record: Document) -> float | None:
     work_ns = np.sum(phases_ns, axis=0)
     inside = _inside(table, record)
     outside = ~inside
-    outside[:2] = False  # the first steps are slow
+    outside[:2] = False  # the first two steps are slow
     if not inside.any() or outside.sum() < _FEW:
         return None
     return float(np.median(work_ns[inside]) / max(np.median(work_ns[outside]), 1))
 
 
 def _compressed(path: str) -> str:
-    """Compress a file; returns its name, as it is if that fails."""
+    """Compress a file. Return the name of the compressed file, or of the original if that fails."""
     name = os.path.basename(path)
     if path.endswith(".gz"):
         return name
@@ -268,7 +271,8 @@ def _compressed(path: str) -> str:
 
 
 def operators(profile: Document, phases: Sequence[str]) -> list[Evidence]:
-    """The one that takes most of the phases by itself, and its share of their operators' time."""
+    """Return the operator with the most own time in the phases as evidence, with its share of the
+    time of all operators in them."""
     rows_by_phase = profile.get("phases") or {}
     seconds_by_name: dict[str, float] = {}
     for phase in phases:

@@ -1,13 +1,13 @@
-"""Gives each operator and kernel of a recording to a phase of training, sums them, and puts them
-into the trace of the run.
+"""Attribution of the operators and kernels of a recording to training phases, their totals, and
+their export into the trace of the run.
 
-What the training thread does belongs to the phase it is in then. What another thread of the process
-does (autograd's) belongs to the phase that the training thread is in then: backward, which waits
-for it. A kernel belongs to the phase in which it was started.
+An operator of the training thread belongs to the phase that the thread is in. An operator of
+another thread (autograd's) belongs to the phase that the training thread is in at that time, which
+is backward, as it waits. A kernel belongs to the phase in which it was launched.
 
-The trace that torch's profiler writes (Chrome's format, Kineto; checked with what torch 2.15
-writes) is read event by event, since the file may be larger than memory, and its times are brought
-onto the run's clock.
+The input is the trace that torch's profiler writes (Chrome's format, Kineto; checked with the
+output of torch 2.15). It is read event by event, since the file may be larger than memory. Its
+times are converted to the run's clock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _CATEGORY = {
 }
 MOST_EVENTS = 4_000_000
 _CHUNK = 1 << 20
-# characters of an object, and around them all: a packed file of a few bytes may hold any number
+# limit in characters of one event and of the text around the events: a small compressed file may
+# unpack to any size
 _LARGEST = 1 << 24
 _US = 1000
 _BASE = re.compile(r'"baseTimeNanoseconds":\s*(\d+)')
@@ -59,25 +60,25 @@ class Events:
     """The events of one trace; arrays of shape (n,), in the order of the file.
 
     Attributes:
-        category: One of ``OPERATOR``, ``ANNOTATION`` (what the program or torch calls a part of
-            it), ``RUNTIME`` (calls that start work on a device), ``KERNEL`` (that work) and
+        category: ``OPERATOR``, ``ANNOTATION`` (a named part of the program or of torch),
+            ``RUNTIME`` (a call that launches work on a device), ``KERNEL`` (this work) or
             ``MEMORY``.
         name: Index into ``names``.
-        tid: The thread; of a kernel its stream.
-        device: Of kernels and memory, else -1.
-        linked: What a kernel and the call that started it have in common; otherwise -1.
-        bytes: Of memory: allocated, negative if freed.
+        tid: Thread id; for a kernel its stream.
+        device: Device of a kernel or memory event, otherwise -1.
+        linked: Number shared by a kernel and the call that launched it, otherwise -1.
+        bytes: For memory events: bytes allocated, negative if freed.
     """
 
     def __init__(self, path: str) -> None:
-        """Read a file; ``path`` may end in ``.gz``. Raises OSError: it cannot be read; ValueError:
-        it is no such trace, or torn."""
+        """Read a file; ``path`` may end in ``.gz``. Raises OSError: the file cannot be read;
+        ValueError: it is not a trace of torch's profiler, or is incomplete."""
         columns = {
             key: array("q") for key in ("category", "name", "tid", "device", "linked", "bytes")
         }
         starts_us, durations_us = array("d"), array("d")
         names: dict[str, int] = {}
-        self.left_out = 0  # events beyond ``MOST_EVENTS``
+        self.left_out = 0  # number of events beyond ``MOST_EVENTS``
         self._base_ns = 0
         for event in self._read(path):
             category = _CATEGORY.get(event.get("cat", ""))
@@ -105,7 +106,7 @@ class Events:
         self.device = arrays["device"]
         self.linked = arrays["linked"]
         self.bytes = arrays["bytes"]
-        # nanoseconds of the wall clock
+        # wall clock, nanoseconds
         self.start_ns: Array = _nanoseconds(starts_us) + self._base_ns
         self.duration_ns: Array = _nanoseconds(durations_us)
         self.names = list(names)  # by index
@@ -127,8 +128,8 @@ class Events:
 
 
 def _objects(text: str, file: IO[str]) -> Any:
-    """The objects of a list, of which a beginning has been read; returns what was read behind
-    it."""
+    """Yield the objects of a JSON list whose beginning has been read into ``text``. Return the text
+    after the list."""
     decode = json.JSONDecoder().raw_decode
     place = 0
     while True:
@@ -149,7 +150,7 @@ def _objects(text: str, file: IO[str]) -> Any:
 
 
 def _whole(value: Any, otherwise: int = -1) -> int:
-    """A number that fits into 64 bits, or another instead."""
+    """Return a value if it is an integer of at most 64 bits, otherwise ``otherwise``."""
     if type(value) is int and -(1 << 63) <= value < 1 << 63:
         return value
     return otherwise
@@ -160,35 +161,36 @@ def _nanoseconds(microseconds: array[float]) -> Array:
 
 
 class Clock(NamedTuple):
-    """From the wall clock, as torch's profiler has it, to the run's."""
+    """Converter from the wall clock of torch's profiler to the run's clock."""
 
-    offset_ns: int  # to be added
-    error_ns: int  # by how much a time may be wrong; the marks say nothing closer
+    offset_ns: int  # added to a wall-clock time
+    error_ns: int  # largest error of a converted time, as far as the marks tell
 
     def __call__(self, wall_ns: Array) -> Array:
-        """Times on the run's clock."""
+        """Convert times to the run's clock."""
         return wall_ns + self.offset_ns
 
 
 def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
-    """Find the offset that all marks agree with.
+    """Find the clock offset that agrees with all marks.
 
     Args:
-        seen_ns: Where the profiler has them, ascending; shape (n,).
-        marks: For each, the run's clock before and after it.
+        seen_ns: Times of the marks in the profiler's trace, ascending; shape (n,).
+        marks: For each mark, the run's clock before and after it.
 
     Raises:
-        ValueError: There are none, or not as many.
+        ValueError: There are no marks, or the numbers differ.
 
-    A mark lies between its two readings of the run's clock, so each bounds the offset from both
-    sides; what all of them leave open is the error. If they contradict each other (one of the
-    clocks was corrected meanwhile), the middle one counts, and the error is the largest.
+    A mark lies between its two readings of the run's clock, so each mark limits the offset from
+    both sides. The range that all marks allow gives the offset and its error. If the marks
+    contradict each other (one clock was adjusted meanwhile), the median offset counts, and the
+    error is the largest deviation from it.
     """
     if not len(seen_ns) or len(seen_ns) != len(marks):
         raise ValueError(f"of {len(marks)} marks {len(seen_ns)} were recorded")
     seen_ns = np.asarray(seen_ns, np.int64)
     is_cut = not (seen_ns % _US).any()
-    step_ns = _US if is_cut else 1  # torch 2.1 cuts times to whole microseconds
+    step_ns = _US if is_cut else 1  # torch 2.1 truncates times to microseconds
     offsets_ns = np.asarray(marks, np.int64) - seen_ns[:, None]
     low = int(offsets_ns[:, 0].max()) - (step_ns - 1)
     high = int(offsets_ns[:, 1].min())
@@ -199,32 +201,35 @@ def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
     return Clock(offset_ns, int(np.abs(middles_ns - offset_ns).max()) + step_ns)
 
 
-MOST = 40  # operators of a phase, and kernels, that have a row of their own
+MOST = 40  # operators of a phase, and kernels, with their own row; the rest is summed up
 REMAINDER = "(others)"
 _SUMS = ("calls", "cpu_s", "device_s", "self_cpu_s", "self_device_s", "bytes", "freed")
 OTHER = PHASES.index("other")
 EVALUATION = len(PHASES)
 VOIRKITS_OWN = len(PHASES) + 1
-# the last: what instruments call as they look at tensors
+# the last: operators that voirkit's instruments call to inspect tensors
 NAMES = (*PHASES, "evaluation", "voirkit")
 
 Row = dict[str, Any]
 
 
 class AttributedEvents:
-    """A recording's events, of which each has its place; arrays of shape (n,).
+    """The events of a recording with their parents, phases and own times; arrays of shape (n,).
 
     Args:
-        start_ns: When each began, on the run's clock.
-        evaluation: (start, end) of what is not training.
+        events: The events.
+        start_ns: Start of each event on the run's clock.
+        phases: The phases of the training thread.
+        evaluation: (start, end) of the steps that are not training.
 
     Attributes:
-        parent: The operator, annotation or call that each lies in directly; of memory the one that
-            took it, of a kernel the call that started it; -1 if there is none.
-        self_ns: Time without what lies in it, and without other phases: LBFGS's step calls forward
-            and backward. 0 of memory.
-        device_ns: Time of the kernels started in it, and in what lies in it.
-        self_device_ns: Of those started in itself: in calls that lie in it directly.
+        parent: Index of the operator, annotation or call that directly encloses each event. For a
+            memory event this is the operator that allocated it, for a kernel the call that launched
+            it. -1 if there is none.
+        self_ns: Time without the events inside, and without time in other phases (the step of LBFGS
+            calls forward and backward). 0 for memory events.
+        device_ns: Time of the kernels launched in the event and in the events inside it.
+        self_device_ns: Time of the kernels launched by calls directly in the event.
     """
 
     def __init__(
@@ -253,8 +258,8 @@ class AttributedEvents:
         self._attribute_kernels(events)
 
     def _nest(self, calls: Array, start_ns: Array, duration_ns: Array) -> None:
-        """Put the calls of a thread into each other. ``calls``: their indices, ascending by start,
-        outer before inner."""
+        """Set the parents and own times of a thread's calls. ``calls``: their indices, ascending by
+        start, outer before inner."""
         inside = parents(start_ns[calls], duration_ns[calls])
         self.parent[calls] = np.where(inside >= 0, calls[inside], -1)
         self.self_ns[calls] = without_children(duration_ns[calls], inside)
@@ -267,8 +272,8 @@ class AttributedEvents:
         phases: PhasesOfThread,
         evaluation: Sequence[tuple[int, int]],
     ) -> None:
-        """Subtract from the own time of calls that in which the thread was in another phase than at
-        their beginning."""
+        """Subtract from the own time of each call the time that the thread spent in other phases
+        than at the call's start."""
         call_start_ns = start_ns[calls]
         call_end_ns = call_start_ns + duration_ns[calls]
         edges_ns = phases.edges_ns(evaluation)
@@ -314,8 +319,8 @@ class AttributedEvents:
 
 
 class PhasesOfThread:
-    """The phases of the training thread, as they were recorded. ``spans``: indices of those of the
-    thread, ascending by start, outer before inner."""
+    """The recorded phases of the training thread. ``spans``: indices of the thread's records,
+    ascending by start, outer before inner."""
 
     def __init__(self, records: Records, spans: Array) -> None:
         meaning = meanings(records.names)[records.name[spans]]
@@ -326,7 +331,7 @@ class PhasesOfThread:
         self._phase = np.where(meaning == VOIRKIT, VOIRKITS_OWN, np.minimum(meaning, OTHER))
 
     def phase_at(self, at_ns: Array, evaluation: Sequence[tuple[int, int]] = ()) -> Any:
-        """Index into ``NAMES`` of the phase that the thread is in at each instant."""
+        """Return the phase that the thread is in at each instant, as an index into ``NAMES``."""
         span = innermost(self._start_ns, self._end_ns, at_ns)
         phase = np.where(span >= 0, self._phase[span] if len(self._phase) else OTHER, OTHER)
         for start_ns, end_ns in evaluation:
@@ -336,7 +341,8 @@ class PhasesOfThread:
     def times_ns(
         self, begin_ns: int, end_ns: int, evaluation: Sequence[tuple[int, int]] = ()
     ) -> dict[str, int]:
-        """The nanoseconds of the thread in each of ``NAMES`` between two instants."""
+        """Return the nanoseconds that the thread spent in each phase of ``NAMES`` between two
+        instants."""
         edges_ns = self.edges_ns(evaluation)
         between_ns = edges_ns[(edges_ns > begin_ns) & (edges_ns < end_ns)]
         edges_ns = np.unique(np.concatenate(([begin_ns, end_ns], between_ns)))
@@ -345,22 +351,22 @@ class PhasesOfThread:
         return {name: int(duration_ns) for name, duration_ns in zip(NAMES, lasted_ns, strict=True)}
 
     def edges_ns(self, evaluation: Sequence[tuple[int, int]] = ()) -> Array:
-        """The moments at which the phase may change; in no order."""
+        """Return the instants at which the phase may change, unordered."""
         evaluation_ns = np.array(evaluation, dtype=np.int64).reshape(-1)
         return np.concatenate((self._start_ns, self._end_ns, evaluation_ns))
 
 
 class _Column(NamedTuple):
-    """A number of events that is summed; arrays of shape (n,)."""
+    """A quantity that is summed over events; arrays of shape (n,)."""
 
-    mask: Array  # the events that have it
+    mask: Array  # mask of the events that have the quantity
     amounts: Array
-    # the index of the event that each is summed for; None if that is itself
+    # index of the event that each amount counts for; None: the event itself
     holder: Array | None = None
 
 
 def figures(events: Events, attributed: AttributedEvents, mask: Array) -> dict[str, Any]:
-    """The sums of the events of a mask. Shape (n,)."""
+    """Return the totals of the events in a mask of shape (n,)."""
     columns = _columns_of_rows(events, attributed, mask)
     phases: dict[str, dict[str, Any]] = {}
     for number, phase in enumerate(NAMES):
@@ -424,7 +430,7 @@ def _no_kernel() -> Row:
 
 
 def merge_figures(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The sums of several recordings or ranks."""
+    """Return the totals of several recordings or ranks."""
     phases: dict[str, dict[str, dict[str, Row]]] = {}
     kernels: dict[str, Row] = {}
     for part in parts:
@@ -457,8 +463,8 @@ def _largest_first(item: tuple[str, Mapping[str, float]]) -> float:
 
 
 def shorten(document: dict[str, Any]) -> dict[str, Any]:
-    """The same with the rows that matter, those that take most time first; what is left out is
-    summed in one."""
+    """Reduce a document to its largest rows, largest first, and sum up the remaining rows in one.
+    The document is changed and returned."""
     for phase in document["phases"].values():
         rows = sorted(phase["operators"].items(), key=_largest_first)
         operators = dict(rows[:MOST])
@@ -483,12 +489,12 @@ def put_into_trace(
     start_ns: Array,
     mask: Array,
 ) -> None:
-    """Write the events of a mask into the trace, so that exports and queries have them beside the
+    """Write the events in a mask into the trace, so that exports and queries have them beside the
     phases, on the same clock.
 
-    Kind ``operator`` (category ``operator``, ``annotation`` or ``runtime``; in the thread that
-    called it) and kind ``kernel`` (in the thread that started it, with ``device`` and ``stream``
-    among its arguments). The file has a name of its own: writing it again changes nothing.
+    The kind ``operator`` has the categories ``operator``, ``annotation`` and ``runtime``, in the
+    calling thread. The kind ``kernel`` is in the thread that launched the kernel, with ``device``
+    and ``stream`` as arguments. Each recording has its own file: writing it again changes nothing.
 
     Raises:
         OSError: The disk is full, or the folder cannot be written.
@@ -515,7 +521,7 @@ def put_into_trace(
 def _columns(
     events: Events, attributed: AttributedEvents, start_ns: Array, rows: Array
 ) -> dict[str, Array]:
-    """The columns of the trace. ``rows``: indices of events."""
+    """Return the columns for the trace. ``rows``: indices of events."""
     parent = attributed.parent[rows]
     category, stream = events.category[rows], events.tid[rows]
     has_caller = (category == KERNEL) & (parent >= 0)

@@ -1,9 +1,10 @@
-"""``--torch-profile[=SKIP:WAIT:ACTIVE]``: torch's own profiler on a window of steps
+"""Recorder of ``--torch-profile[=SKIP:WAIT:ACTIVE]``: torch's own profiler on a window of steps
 (docs/torch-profile.md).
 
-It is switched where the steps instrument sees a step begin (``StepEvents``). What it recorded is
-joined with the phases after the run, in another process. It is torch's profiler of the thread that
-trains, with autograd's threads; a program that uses it itself has it alone.
+The profiler is switched on and off where the steps instrument reports the start of a step
+(``StepEvents``). After the run, another process joins its output with the phases. It profiles the
+training thread and autograd's threads. If the program itself uses torch's profiler, the program's
+profiler takes precedence.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _FORM = "give SKIP:WAIT:ACTIVE, such as 5:0:3: steps to leave out, to wait, and 
 
 
 class Window:
-    """The steps of one profile: ``skip`` are left out; then, ``repeat`` times, ``wait`` are left
-    out and ``active`` recorded."""
+    """The steps to profile: ``skip`` steps are left out; then, ``repeat`` times, ``wait`` steps are
+    left out and ``active`` steps are recorded."""
 
     def __init__(self, skip: int, wait: int, active: int, repeat: int = 1) -> None:
         self.skip = skip
@@ -43,27 +44,27 @@ class Window:
         return ":".join(map(str, self.document().values()))
 
     def __contains__(self, n: int) -> bool:
-        """True if the step with this number, the first is 0, is recorded."""
+        """True if step ``n``, counted from 0, is recorded."""
         cycle, step_of_cycle = divmod(n - self.skip, self.wait + self.active)
         return 0 <= cycle < self.repeat and step_of_cycle >= self.wait
 
     @property
     def first(self) -> int:
-        """The number of the first step that is recorded."""
+        """Number of the first step that is recorded."""
         return self.skip + self.wait
 
     @property
     def total(self) -> int:
-        """The number of steps that are recorded in all."""
+        """Number of steps that are recorded in all."""
         return self.active * self.repeat
 
     @property
     def end(self) -> int:
-        """The number of the first step after the last that is recorded."""
+        """Number of the first step after the last recorded one."""
         return self.skip + (self.wait + self.active) * self.repeat
 
     def document(self) -> dict[str, int]:
-        """As the summary has it."""
+        """Return the window in the form that the summary has."""
         return dict(vars(self))
 
 
@@ -71,8 +72,8 @@ DEFAULT = Window(5, 0, 3)
 
 
 def parse_window(text: str) -> Window:
-    """The window that the option names. Raises ValueError: it has another form, or records no
-    step."""
+    """Return the window of steps that an option's text describes. Raises ValueError: the text has
+    another form, or records no or too many steps."""
     parts = text.split(":")
     if not 3 <= len(parts) <= 4 or not all(map(_is_number, parts)):
         raise ValueError(f"{text!r} is no window of steps; {_FORM}.")
@@ -90,14 +91,14 @@ def _is_number(text: str) -> bool:
 
 
 class StepCounter:
-    """Counts the steps of the thread that trains.
+    """Counter of the steps of the training thread.
 
-    A step begins where a loader is asked for a batch after something was trained; in a thread that
-    asks no loader, where the optimizer that stepped first has stepped.
+    A step begins where a loader is asked for a batch after a backward pass or optimizer step. In a
+    thread without a loader, it begins after each step of the optimizer that stepped first.
 
     Args:
-        edge: Called where a step begins or may, with how many there were before it.
-        pause: Called where a loader has no more.
+        edge: Called where a step begins or may begin, with the number of steps before it.
+        pause: Called where a loader has no more batches.
     """
 
     def __init__(self, edge: Callable[[int], None], pause: Callable[[], None]) -> None:
@@ -107,9 +108,9 @@ class StepCounter:
         self._requested = False
         self._stepped = False
         self._leader: Any = None
-        # the one that trains, once that is known; the main thread until then
+        # the training thread; None until it is known, when the main thread counts as such
         self._thread: int | None = None
-        self.n = 0  # how many steps are over
+        self.n = 0  # number of completed steps
 
     def _is_training_thread(self) -> bool:
         if self._thread is None:
@@ -117,7 +118,8 @@ class StepCounter:
         return threading.get_ident() == self._thread
 
     def before_batch(self, *_: object) -> None:
-        """A loader is about to be asked for a batch."""
+        """Count a step if the last batch was trained on. Called before a loader is asked for a
+        batch."""
         if self._is_training_thread():
             self._requested = True
             if self._trained:
@@ -126,18 +128,20 @@ class StepCounter:
             self._edge(self.n)
 
     def after_batch(self, _: object, batch: object = ABSENT) -> None:
-        """A loader has been asked for a batch."""
+        """Report a pause if the loader has no more batches. Called after a loader was asked for a
+        batch."""
         if batch is ABSENT and self._is_training_thread():
             self._pause()
 
     def after_backward(self, *_: object) -> None:
-        """Something has been trained: backward."""
+        """Note that a backward pass took place."""
         if self._thread is None:
             self._thread = threading.get_ident()
         self._trained = True
 
     def after_optimizer_step(self, optimizer: object) -> None:
-        """An optimizer has stepped."""
+        """Note an optimizer step; without a loader, count it as a step if the optimizer is the
+        first that stepped."""
         if self._thread is None:
             self._thread = threading.get_ident()
         if self._leader is None:
@@ -154,7 +158,7 @@ class StepCounter:
 
 
 class TorchProfile:
-    """The profile of one run, once torch is there."""
+    """The profile of one run."""
 
     def __init__(self, ov: Overseer, window: Window, memory: bool) -> None:
         self._ov = ov
@@ -178,9 +182,11 @@ class TorchProfile:
             self._recorded.pause()
 
     def start(self, torch: ModuleType) -> None:
-        """torch has been imported."""
+        """Prepare the recording, if there is a run directory. Called once torch has been
+        imported."""
         if self._ov.run_dir is None:
-            # by a voirfile, most often; the run directory comes with the script
+            # torch was probably imported by a voirfile; the run directory is created with the
+            # script
             self._early = torch
         if self._over or self._ov.run_dir is None:
             return
@@ -195,7 +201,7 @@ class TorchProfile:
                 self._ov.options.trace_limit,
                 self._ov.warn,
             )
-        except Exception as exc:  # a torch that is not like any known one
+        except Exception as exc:  # a torch version with different internals
             self._ov.warn(
                 f"--torch-profile: this torch cannot be profiled ({type(exc).__name__}: {exc}).\n "
                 " The run goes on without it."
@@ -203,13 +209,13 @@ class TorchProfile:
             self._over = True
 
     def script_loaded(self) -> None:
-        """The script has been loaded: there is a run directory, or a warning has named why there is
-        none."""
+        """Prepare the recording if torch was imported early. Once the script is loaded, there is a
+        run directory, or a warning has given the reason why not."""
         if self._early is not None and self._recorded is None:
             self.start(self._early)
 
     def end(self) -> None:
-        """The program has ended."""
+        """End the recording. Called when the program has ended."""
         if self._recorded is not None:
             self._recorded.finish(self._steps.n)
             self._recorded = None
@@ -226,8 +232,9 @@ def torch_profile(
     """Run torch's profiler on a window of steps.
 
     Args:
-        memory: True to record what operators allocate; torch then tells on stderr, once, of
-            memory that was there before.
+        window: The steps to profile.
+        memory: True to record the memory that operators allocate. torch then warns on stderr, once,
+            about memory that was allocated before.
     """
     profile = TorchProfile(ov, window, memory)
     when_imported("torch", profile.start)

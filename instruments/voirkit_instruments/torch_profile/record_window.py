@@ -1,9 +1,9 @@
-"""The recordings of a window of steps: begun and ended at the edges of steps, written into the run
-directory.
+"""Recordings of a window of steps, which start and end at edges of steps and are written into the
+run directory.
 
-A window is one recording, or several: none goes on where a loader has no more (what comes then is
-evaluation, most often), nor where the program forks (the child would record for ever), nor where it
-begins a profiler of its own.
+A window is one recording or several. A recording ends early where a loader has no more batches
+(evaluation usually follows). It also ends where the program forks (the child would record forever),
+or starts its own profiler.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from voirkit_instruments.torch_profile.record import Window
 
 MOST_RECORDINGS = 16
-_GROWN = 2 << 30  # bytes that the process may grow by in a recording: torch keeps it in memory
+_GROWN = 2 << 30  # bytes by which the process may grow in a recording, which torch keeps in memory
 MARK = "voirkit.mark"
-_MARKS_EACH = 3  # at the start and the end: the first is slow, of the others the best counts
+# at the start and at the end; the first mark is slow, and the most precise one counts
+_MARKS_EACH = 3
 _PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
 PATCH_POINTS = (
     PatchPoint("torch.autograd", "_enable_profiler", "torch 2.1 to 2.15"),
@@ -46,7 +47,7 @@ _ENDINGS = ("_disable_profiler", "_disable_profiler_legacy")
 
 
 class Recorded:
-    """The recordings of one process. ``most_bytes``: what torch's files may take in all."""
+    """The recordings of one process. ``most_bytes``: limit of the total size of torch's files."""
 
     def __init__(
         self,
@@ -79,28 +80,29 @@ class Recorded:
             "why": None,
         }
         self._cost = ProbeCost(recorder)
-        self._thread: int | None = None  # the one that is recorded now
-        # of this recording
+        self._thread: int | None = None  # the thread that is being recorded
+        # state of the current recording
         self._first_step = 0
-        self._start_bytes = 0  # that the process held
+        self._start_bytes = 0  # memory of the process at the start
         self._start_ns = 0
-        self._edges: list[int] = []  # when steps were over
-        self._steps = 0  # recorded in earlier recordings
-        self._cancelled: int | None = None  # a thread whose recording torch has cancelled
+        self._edges: list[int] = []  # end times of steps
+        self._steps = 0  # number of steps in earlier recordings
+        self._cancelled: int | None = None  # id of a thread whose recording torch has cancelled
         self._is_over = False
         self._forking = False
         self._guard = ProfilerGuard(self._give_way)
         at_fork("instruments", before=self.before_fork, in_child=self.after_fork)
 
     def edge(self, n: int) -> None:
-        """A step begins, or may, in the thread that trains; ``n`` were before it."""
+        """Start or end a recording where a step begins or may begin, in the training thread. ``n``:
+        number of steps before."""
         if self._is_over:
             if self._cancelled is not None:
                 self._drop()
             return
         if self._thread is not None:
             if n == self._first_step + len(self._edges):
-                return  # another request of the same step
+                return  # another request in the same step
             self._edges.append(recorder.now())
             self._kineto.mark()
             if n in self._window and not self._is_large():
@@ -114,12 +116,12 @@ class Recorded:
             self._start_recording(n)
 
     def pause(self) -> None:
-        """A loader has no more."""
+        """End the current recording: a loader has no more batches."""
         if self._thread is not None:
             self._end_recording("")
 
     def before_fork(self) -> None:
-        """The program is about to fork."""
+        """End the current recording: the program is about to fork."""
         if self._thread == threading.get_ident() and not self._forking:
             self._forking = True
             try:
@@ -128,7 +130,7 @@ class Recorded:
                 self._forking = False
 
     def after_fork(self) -> None:
-        """This process has been forked."""
+        """Switch off recording in a forked process."""
         self._is_over = True
         self._thread = None
         self._cancelled = None
@@ -139,7 +141,7 @@ class Recorded:
         if self._thread == threading.get_ident():
             self._end_recording("the script began a profiler of its own")
         else:
-            self._cancelled = self._thread  # torch cancels what is recorded of another thread
+            self._cancelled = self._thread  # torch cancels the recording of another thread
         self._stop(
             "the script uses torch's profiler itself, and there can be only one;"
             f" {self._steps_recorded(self._steps)}"
@@ -149,21 +151,21 @@ class Recorded:
         return f"{n} of {self._window.total} steps were recorded"
 
     def _drop(self) -> None:
-        """Record no more in this thread: the program's profiler, for which torch has cancelled
-        voirkit's, is over."""
+        """Clean up a recording that torch has cancelled in this thread, once the program's own
+        profiler has ended."""
         if self._cancelled == threading.get_ident() and not self._guard.runs:
             self._cancelled = None
             try:
                 self._kineto.drop()
-            except Exception as exc:  # whatever torch raises: the program's step goes on
+            except Exception as exc:  # any exception of torch: the program's step goes on
                 self._failed("cannot be ended", exc)
 
-    # one recording
+    # start and end of one recording
 
     def _start_recording(self, n: int) -> None:
         start_ns = recorder.now()
         try:
-            if self._kineto.enabled():  # somebody else profiles this thread
+            if self._kineto.enabled():  # another profiler is active in this thread
                 self._give_way()
                 return
             os.makedirs(self._folder, exist_ok=True)
@@ -175,16 +177,16 @@ class Recorded:
             self._edges = []
             self._kineto.start()
             self._thread = threading.get_ident()
-        except Exception as exc:  # whatever torch raises: the program's step goes on
+        except Exception as exc:  # any exception of torch: the program's step goes on
             self._failed("cannot be begun", exc)
         finally:
             self._cost.add(start_ns, recorder.now())
 
     def _end_recording(self, why: str) -> None:
-        """End this recording, and write it.
+        """End the current recording and write it.
 
         Args:
-            why: What ended it; empty if a step's end did.
+            why: Reason for an early end; empty at the end of a step.
         """
         now_ns = recorder.now()
         self._thread = None
@@ -215,14 +217,13 @@ class Recorded:
                     f"it was interrupted {MOST_RECORDINGS} times;"
                     f" {self._steps_recorded(self._steps)}"
                 )
-        except Exception as exc:  # whatever torch raises: the program's step goes on
+        except Exception as exc:  # any exception of torch: the program's step goes on
             self._failed("cannot be ended", exc)
         finally:
             self._cost.add(now_ns, recorder.now())
 
     def _is_saved(self, result: Any, path: str) -> bool:
-        """Write what was recorded, if there is room for it; else a warning says so, and nothing
-        more is recorded."""
+        """Write a recording if there is room for it. Otherwise warn and record nothing more."""
         result.save(path)
         self._left_bytes -= os.path.getsize(path)
         if self._left_bytes < 0:
@@ -250,10 +251,11 @@ class Recorded:
         self._is_over = True
         self._thread = None
 
-    # the end
+    # end of the run
 
     def finish(self, n: int) -> None:
-        """The program has ended, after so many steps."""
+        """End all recording and write the final record. Called when the program has ended, with the
+        number ``n`` of its steps."""
         if self._record["pid"] != os.getpid():
             return
         if self._cancelled is not None:
@@ -271,7 +273,8 @@ class Recorded:
         self._cost.report()
 
     def _warn_of_few(self, n: int) -> str:
-        """Warn that too few steps were recorded, with a window that fits; returns the reason."""
+        """Warn that too few steps were recorded, and suggest a window that fits. Return the
+        reason."""
         window = self._window
         if not n:
             why = "no step of a training was seen"
@@ -298,7 +301,7 @@ class Recorded:
 
 
 def _memory_bytes() -> int:
-    """Bytes that this process holds; 0 where the system does not tell."""
+    """Return the resident bytes of this process; 0 if the system does not report them."""
     try:
         return resident_bytes()
     except (OSError, ValueError, IndexError):
@@ -306,9 +309,9 @@ def _memory_bytes() -> int:
 
 
 class Kineto:
-    """torch's profiler of one thread, below ``torch.profiler``: one recording after the other.
-    Nothing of ``torch.profiler`` is used that the program could see: no hook, no flag of its
-    modules. Checked with torch 2.15 on a CPU; on a device it has not run."""
+    """torch's profiler for one thread, used below the level of ``torch.profiler``; one recording
+    follows another. It changes no hook and no module flag of ``torch.profiler`` that the program
+    could see. Checked with torch 2.15 on a CPU; never run on a device."""
 
     def __init__(self, torch: Any, memory: bool) -> None:
         self._torch = torch
@@ -333,18 +336,18 @@ class Kineto:
             self._marking = lambda: fast(MARK)
         else:
             self._marking = lambda: torch.autograd.profiler.record_function(MARK)
-        # for each mark of this recording, the clock before and after it, nanoseconds
+        # run's clock before and after each mark of this recording, nanoseconds
         self.marks: list[tuple[int, int]] = []
 
     def start(self) -> None:
-        """Record from now on, in this thread. Raises RuntimeError: torch refuses."""
+        """Start to record this thread. Raises RuntimeError: torch refuses."""
         activities = {self._activity.CPU}
         if self._torch.cuda.is_initialized():
             supported = self._torch._C._autograd._supported_activities()
             if self._activity.CUDA in supported:
                 activities.add(self._activity.CUDA)
-        # Kineto says on stderr that it begins and ends. It looks for this once, when prepared; the
-        # program's environment is as it was.
+        # Kineto logs its start and end on stderr unless this variable says otherwise. It reads the
+        # variable only when prepared; the program's environment is restored at once.
         has_log_level = "KINETO_LOG_LEVEL" in os.environ
         if not has_log_level:
             os.putenv("KINETO_LOG_LEVEL", "99")
@@ -359,8 +362,8 @@ class Kineto:
             self.mark()
 
     def mark(self) -> None:
-        """Leave a mark in what is recorded, and note the clock: that is how both clocks are brought
-        together."""
+        """Put a mark into the recording and note the run's clock. The marks relate the profiler's
+        clock to the run's."""
         marking = self._marking()
         enter, leave, now = marking.__enter__, marking.__exit__, time.perf_counter_ns
         before = now()
@@ -370,31 +373,34 @@ class Kineto:
         self.marks.append((before, after))
 
     def stop(self) -> Any:
-        """Record no more. Returns what was recorded, which has ``save(path)``. Raises RuntimeError:
-        it was not this thread that began."""
+        """Stop recording and return the result, which has ``save(path)``. Raises RuntimeError:
+        another thread started the recording."""
         for _ in range(_MARKS_EACH):
             self.mark()
         cuda = self._torch.cuda
         if cuda.is_initialized():
-            # as torch.profiler does: kernels that were started in the window belong to it
+            # like torch.profiler: kernels launched in the window belong to it
             cuda.synchronize()
         return self._disable()
 
     def drop(self) -> None:
-        """Take away from this thread what is left of a recording that torch has cancelled: what it
-        has of it must not be touched."""
+        """Remove a recording that torch has cancelled from this thread. Its remaining data must not
+        be used."""
         self._dropped = self._disable()
 
 
 class ProfilerGuard:
-    """Notices that the program is about to begin a profiler of torch's: there can be only one, and
-    it is the program's.
+    """Detector of the program's own use of torch's profiler. Only one profiler can run, and the
+    program's takes precedence.
 
-    Functions of torch's modules stand for others while a run is profiled; they are called by
-    torch.profiler alone.
+    While a run is profiled, some functions of torch's modules are replaced. Only torch.profiler
+    calls these functions.
 
     Args:
-        give_way: Called before the program begins a profiler, in the thread that does.
+        give_way: Called before the program starts a profiler, in its thread.
+
+    Attributes:
+        runs: True while a profiler of the program runs.
     """
 
     def __init__(self, give_way: Callable[[], None]) -> None:
@@ -431,7 +437,7 @@ class ProfilerGuard:
         return called
 
     def remove(self) -> None:
-        """Put the functions back."""
+        """Restore the replaced functions."""
         for module, name, before, patch in self._patches:
             if vars(module).get(name) is patch:
                 setattr(module, name, before)

@@ -1,5 +1,5 @@
-"""torch's operators by phase, and its kernels, as people read them; and what is to be known of the
-window in which they were recorded."""
+"""Report section of ``--torch-profile``: torch's operators by phase, its kernels, and remarks on
+the recorded window of steps."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from voirkit.report.sections import (
     Text,
 )
 
-_MOST = 4  # operators of a phase in a terminal, and kernels in a line
-_LEAST_SHARE = 0.02  # of all time: an operator below it has no row in a terminal
+_MOST = 4  # operators of a phase in a terminal, and kernels in the line of kernels
+# an operator with a smaller share of the time of all operators has no row in a terminal
+_LEAST_SHARE = 0.02
 _BARS = 16
 
 Part = Mapping[str, Any]
@@ -29,13 +30,13 @@ Row = Mapping[str, Any]
 
 
 def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The operators that take most time in each phase: calls, own time on the host and on a device,
-    memory; all of them a step."""
+    """Yield the section: the operators that take most time in each phase, with calls, own time on
+    the host and on a device, and memory. All amounts are per step and rank."""
     remarks = list(_remarks(part))
     blocks: list[Block] = []
     phases = part["phases"]
     if phases:
-        # from the window to one step of one rank
+        # converts a sum over the window and all ranks to one step of one rank
         each = 1 / max(len(part["steps"]) * max(len(part["ranks"]), 1), 1)
         has_device = any(phase["self_device_s"] for phase in phases.values())
         key = "self_device_s" if has_device else "self_cpu_s"
@@ -56,7 +57,7 @@ def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _operators(part: Part) -> Iterator[tuple[str, str, Row]]:
-    """(phase, operator, its row) of all phases."""
+    """Yield (phase, operator, row of the operator) for all phases."""
     for name, phase in part["phases"].items():
         for operator, row in phase["operators"].items():
             yield name, operator, row

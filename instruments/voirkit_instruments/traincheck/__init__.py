@@ -1,4 +1,4 @@
-"""TrainCheck's trace, made of what ``--calls --parameters`` recorded."""
+"""Export of the records of ``--calls --parameters`` as a TrainCheck trace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""``--format traincheck``: calls and parameters as TrainCheck records them, for its
-traincheck-infer and traincheck-check (0.2.0).
+"""``--format traincheck``: calls and parameters as a trace for TrainCheck's traincheck-infer and
+traincheck-check (0.2.0).
 
-A file of JSON lines for each process: two for each call, one for each change that was seen of a
-parameter.
+Each process has a file of JSON lines: two lines for each call, and one for each recorded change of
+a parameter.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ _FLAGS = "voirkit --calls --parameters SCRIPT"
 
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
-    """Write a file for each process into a folder. Raises CommandLineError: the run has no such
-    steps or ranks; VoirkitError: the run has no record of calls; or one stream is requested."""
+    """Write a file for each process into a folder.
+
+    Raises:
+        CommandLineError: The run does not have the selected steps or ranks.
+        VoirkitError: The run has no record of calls, or ``target`` is standard output.
+    """
     if target == STDOUT:
         raise VoirkitError(
             "it is a folder of files.",
@@ -79,7 +83,7 @@ def _refuse(run: Run, kinds: Mapping[str, int]) -> None:
 
 
 class _Export:
-    """What the files of one run share."""
+    """Export of one run: writes a file for each process from shared queries and tables."""
 
     def __init__(self, run: Run, selection: Selection) -> None:
         self._run = run
@@ -97,7 +101,8 @@ class _Export:
         )
 
     def _within(self) -> str:
-        """Of calls, those in the chosen steps; and how optimizers were made."""
+        """Return the SQL condition that selects calls in the chosen steps, and calls of optimizers'
+        constructors."""
         if self._stretches is None:
             return "true"
         during = [
@@ -113,7 +118,7 @@ class _Export:
         return [row for batch in self._run.fetch(query) for row in batch]
 
     def kinds(self) -> dict[str, int]:
-        """How many calls and records of parameters there are."""
+        """Count the calls and the records of parameters."""
         return dict(self._rows(f"SELECT kind, count(*) FROM ({self._chosen}) GROUP BY kind"))
 
     def files(self, target: str) -> list[str]:
@@ -197,8 +202,10 @@ _TRAIN, _EVALUATION = TASKS.index("train"), TASKS.index("evaluation")
 
 
 class Stages:
-    """Steps, from 1 as TrainCheck counts them, and stages of one rank. Before the first step is
-    ``init``, step 0; what lies behind a step, and in none, belongs to it.
+    """The step number and TrainCheck stage of any time in one rank.
+
+    Steps are counted from 1, as TrainCheck does. Time before the first step is stage ``init``,
+    step 0. Time between two steps belongs to the earlier step.
     """
 
     def __init__(self, when: When, steps: Steps | None) -> None:
@@ -208,8 +215,8 @@ class Stages:
         )
 
     def of(self, start_ns: Array, duration_ns: Array) -> list[tuple[int, str]]:
-        """Step and stage of each of some calls. An evaluation has the step of the training that
-        went before."""
+        """Return the step and stage of each call. An evaluation has the number of the training step
+        before it."""
         task, number, _ = self._when.place(start_ns, duration_ns)
         before = np.searchsorted(self._starts, start_ns, side="right") - 1
         trains = task == _TRAIN
@@ -219,22 +226,22 @@ class Stages:
         return list(zip(step.tolist(), stage.tolist(), strict=True))
 
     def at_moment(self, moment_ns: int) -> tuple[int, str]:
-        """Those of a moment."""
+        """Return the step and stage at a time."""
         return self.of(np.array([moment_ns]), np.zeros(1, np.int64))[0]
 
 
 def stretches(
     selected: tuple[int | None, int | None], steps: Mapping[int, Steps]
 ) -> dict[int, tuple[int, int]]:
-    """The times of the chosen steps, by rank: from the start of the first until the one behind them
-    begins, on the host's clock.
+    """Return, by rank, the (start, end) of the selected steps in ns of the host's clock. The end is
+    the start of the step after the last selected one.
 
     Args:
-        selected: (first, end), half open; None: no bound.
-        steps: By rank.
+        selected: Step numbers (first, end), half open; None: no bound.
+        steps: The steps of each rank.
 
     Raises:
-        CommandLineError: No rank has such steps.
+        CommandLineError: No rank has the selected steps.
     """
     first, end = selected
     stretch_by_rank = {}
@@ -256,8 +263,9 @@ def stretches(
 
 
 _NUMBER = "CAST(json_extract_string({}, '$.optimizer') AS BIGINT) AS number"
-# A step of the one and a call of the other that overlap are the same step. A wrapper's own `step`
-# may lie around it, so that calls that name the class go first, and then the shortest.
+# A `step` record of --parameters and a `step` call of --calls that overlap in one thread are the
+# same optimizer step. A wrapper's own `step` call may enclose it. So calls that name the
+# optimizer's class come first, then the shortest call.
 _MET = """
 WITH m AS (
     SELECT category AS what, tid, start_ns, start_ns + duration_ns AS end_ns, args
@@ -276,7 +284,7 @@ WHERE m.end_ns > c.start_ns GROUP BY number, value ORDER BY number, is_named DES
 
 
 def parameters_by_optimizer(run: Run, calls: str, parameters: str) -> dict[int, Sequence[str]]:
-    """Names of parameters by the id of the optimizer that holds them."""
+    """Return the names of parameters by the object id of the optimizer that holds them."""
     names: dict[int, list[str]] = {}
     query = (
         f"SELECT DISTINCT {_NUMBER.format('args')}, name FROM ({parameters}) WHERE category ="

@@ -1,9 +1,9 @@
-"""The lines of one process, with names and values as TrainCheck (0.2.0) spells them, in the order
-of time: each call opened and closed once, nested in its thread, no two lines at one moment.
+"""The trace lines of one process in TrainCheck's (0.2.0) format, in the order of time.
 
-TrainCheck asserts all that, and drops or refuses what is otherwise. Calls on one object from two
-threads end it too, and so do calls on objects that happen to lie at the same address in two
-processes or one after the other: an object has a number of its own in each thread.
+Each call is opened and closed once, calls in a thread are nested, and no two lines have the same
+time: TrainCheck asserts all this, and drops or refuses other lines. It also fails if two threads
+call methods of one object, or if two objects have the same address, in two processes or one after
+the other. So each object gets a number of its own in each thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Row = tuple[int, int, int, str, str, "int | None", "float | None", "str | None"]
 
 
 class Figure(NamedTuple):
-    """Something recorded of one parameter; see docs/parameters.md."""
+    """One recorded value of a parameter, such as its norm or its flags; see docs/parameters.md."""
 
     category: str
     parameter: str
@@ -37,21 +37,22 @@ class Figure(NamedTuple):
 
 @dataclass(eq=False)
 class Moment:
-    """A step, a ``zero_grad``, or (``SEEN``) only the sight of parameters."""
+    """An optimizer's step or ``zero_grad``, with the values of parameters recorded at its start;
+    or (kind ``SIGHT``) only such values."""
 
     kind: str
     start_ns: int
     end_ns: int
     tid: int
     n: int  # number of the optimizer's step
-    optimizer: str | None  # arguments of the record of the optimizer, as JSON
+    optimizer: str | None  # arguments of the ``step`` or ``zero_grad`` record, as JSON
     figures: list[Figure] = field(default_factory=list)
-    is_entered: bool = False  # what was so before it has been written
-    is_left: bool = False  # and what was so after it
+    is_entered: bool = False  # True once the state of its parameters before it has been written
+    is_left: bool = False  # True once their state after it has been written
 
 
 def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
-    """Rows of the same start as one moment."""
+    """Group rows with the same start into moments; each step or ``zero_grad`` begins a new one."""
     now: Moment | None = None
     for batch in batches:
         for start, end, tid, category, name, value, number, arguments in batch:
@@ -74,14 +75,14 @@ def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
 
 
 class Coming:
-    """The moments that are still to come, in order."""
+    """Queue of the moments that are still to be written, ordered by start."""
 
     def __init__(self, source: Iterator[Moment]) -> None:
         self._source = source
         self._waiting: deque[Moment] = deque()
 
     def until(self, end_ns: int) -> Iterator[Moment]:
-        """Those that began before some time; they stay."""
+        """Return the moments that began before ``end_ns``, without removing them."""
         while not self._waiting or self._waiting[-1].start_ns < end_ns:
             more = next(self._source, None)
             if more is None:
@@ -93,7 +94,8 @@ class Coming:
         self._waiting.remove(moment)
 
     def over(self, at_ns: int) -> Moment | None:
-        """The first one, if it had ended by some time and nothing has entered it."""
+        """Return the first moment that had ended by ``at_ns`` and has not been entered; None if
+        there is none."""
         for moment in self.until(at_ns):
             if not moment.is_entered and moment.end_ns <= at_ns:
                 return moment
@@ -105,21 +107,24 @@ _UNKNOWN = object()
 
 
 class _Parameter:
-    """The state of one parameter. ``data`` and ``grad`` are numbers that differ where the tensors
-    do, 0 of zeros; None: no gradient."""
+    """The state of one parameter.
+
+    ``data`` and ``grad`` are numbers that stand for the tensors: different tensors have different
+    numbers, and 0 is a tensor of zeros. A ``grad`` of None is no gradient.
+    """
 
     def __init__(self, sign: int, norm: float | None) -> None:
         self.sign = sign
         self.attributes = ""
         self.optimizer: int | None = None
-        # the first thing known of it; equal in ranks that begin alike
+        # the first norm until a digest is known; equal in ranks that begin with equal parameters
         self.digest: object = f"norm {norm}"
         self.changes = 0
         self.flags = 0
         self.zeroed = 0
         self.data = 0 if norm == 0 else sign * _number(self.digest)
         self.grad: int | None = None
-        # the fields of the last line, by stage: TrainCheck reads each stage by itself
+        # the fields of the last line of each stage: TrainCheck reads each stage by itself
         self.written: dict[str, tuple[str, ...]] = {}
 
     def now(self) -> tuple[str, ...]:
@@ -139,21 +144,23 @@ class _Parameter:
 
 
 class Variables:
-    """The parameters of one process as TrainCheck's variables: a line whenever one is not what the
-    lines before say of it.
+    """The parameters of one process as TrainCheck's variables. A parameter gets a line when its
+    state differs from its last line.
 
-    TrainCheck counts what changes between two lines of a variable to the call in which the second
-    one lies. So the gradient that a step gets is written before it, what the step has made of the
-    data inside it, and what ``zero_grad`` has made of the gradient inside that.
+    TrainCheck attributes a change between two lines of a variable to the call that contains the
+    second line. So the gradient of a step is written before the step, the data that the step
+    changed inside the step, and the gradient that ``zero_grad`` cleared inside ``zero_grad``.
 
     Args:
-        names: Of all parameters of the run. Their order gives half of them negative numbers:
-            TrainCheck words what takes both signs as ``non-zero``, and what happens to be positive
-            in one run as ``above_zero``, which the next run would break.
-        norms: The first known norm of each.
-        is_sparing: Whether data or a gradient that is as before is left out. TrainCheck compares
-            ranks at the step of the first line that has a value where it infers, at that of the
-            last where it checks: in runs of several ranks these must be one line.
+        names: Names of all parameters of the run. Every second name in sorted order gets negative
+            numbers: TrainCheck describes values of both signs as ``non-zero``. It would describe
+            values that happen to be positive in one run as ``above_zero``, which the next run would
+            violate.
+        norms: The first known norm of each parameter.
+        is_sparing: Whether unchanged data and an unchanged gradient are left out of a line.
+            TrainCheck compares ranks at the step of the first line with a value when it infers, and
+            of the last such line when it checks. In runs of several ranks this must be the same
+            line.
     """
 
     def __init__(self, names: Sequence[str], norms: Mapping[str, float], is_sparing: bool) -> None:
@@ -164,7 +171,7 @@ class Variables:
         self._clears: object = _UNKNOWN
 
     def enter(self, moment: Moment) -> None:
-        """Before a step or ``zero_grad``."""
+        """Set the parameters to their state before a step or ``zero_grad``."""
         for figure in moment.figures:
             if figure.category == "seen":
                 self._see(figure)
@@ -174,7 +181,7 @@ class Variables:
                 self._before_step(name, moment.n, figures.get(name, {}))
 
     def leave(self, moment: Moment) -> None:
-        """After a step or ``zero_grad``."""
+        """Set the parameters to their state after a step or ``zero_grad``."""
         figures_by_name = _by_parameter(moment.figures)
         for name in self._names_in(moment):
             parameter = self._parameters[name]
@@ -188,9 +195,9 @@ class Variables:
                 parameter.changed(None if digest is None else (digest.value, digest.arguments))
 
     def _clear(self, parameter: _Parameter, to: int | None) -> None:
-        """A gradient is gone, or zero. A run that does both has the way that came first in its
-        lines: TrainCheck ends with an AssertionError where it is to generalise None and one single
-        number."""
+        """Set a gradient to None or 0 after ``zero_grad``. In a run that does both, only the way
+        that came first is written: TrainCheck ends with an AssertionError when it has to generalise
+        over None and a single number."""
         if parameter.grad != to:
             if self._clears is _UNKNOWN:
                 self._clears = to
@@ -198,8 +205,9 @@ class Variables:
                 parameter.grad = to
 
     def changed(self, stage: str) -> Iterator[tuple[str, bool]]:
-        """The lines (without time, thread and the like) of all parameters that are not as a stage's
-        lines have them, and whether it is the first of the stage."""
+        """Yield a line for each parameter whose state differs from its last line in a stage, and
+        True if it is the parameter's first line in that stage. The lines lack the process, thread,
+        step and time."""
         for name, parameter in self._parameters.items():
             now = parameter.now()
             before = parameter.written.get(stage)
@@ -215,7 +223,7 @@ class Variables:
             yield f'{head},"attributes":{{{attributes}}},"type":"state_change"', before is None
 
     def _names_in(self, moment: Moment) -> list[str]:
-        """The parameters of the optimizer of a moment."""
+        """Return the names of the parameters of a moment's optimizer."""
         if moment.optimizer is None:
             return []
         optimizer = json.loads(moment.optimizer).get("optimizer")
@@ -276,7 +284,8 @@ def _attributes(facts: Mapping[str, Any]) -> str:
 
 
 def _number(*key: object) -> int:
-    """A whole number of at most 2**53 for a key, never 0: whoever reads JSON keeps it exactly."""
+    """Return an integer for a key: never 0, and less than 2**53, which every JSON reader keeps
+    exactly."""
     digest = blake2b(repr(key).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "big") >> 11) | 1
 
@@ -285,7 +294,8 @@ _OPTIMIZES = (STEP, ZERO_GRAD)
 
 
 class Call(NamedTuple):
-    """A call to be written; times are the host's clock, ``object`` is 0 for none."""
+    """A call to be written. Times are of the host's clock; ``object`` is the id of the object whose
+    method was called, or 0."""
 
     start_ns: int
     end_ns: int
@@ -297,8 +307,8 @@ class Call(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A call whose end is still to be written; compared by when that is, of the same moment what
-    began last ends first."""
+    """A call whose end is still to be written. Ordered by end; of calls with the same end, the last
+    to begin comes first."""
 
     end_ns: int
     order: int
@@ -315,14 +325,14 @@ class Sweep:
     """The writer of one process's lines.
 
     Args:
-        pid: What the process is called: a number unlike that of all others, the same in another run
-            of the script, since TrainCheck makes conditions of processes and threads. Threads are
-            numbered in it, in the order in which they are met.
+        pid: Number of the process: unique in the run, and the same in another run of the script,
+            since TrainCheck infers conditions on processes and threads. The threads of a process
+            are numbered in the order of their first calls.
         shift_ns: Added to the times of the host's clock.
-        coming: Steps of optimizers and the like, by start.
-        optimizers: Names of the parameters that an optimizer holds, by the id of the object.
-        place: Step and stage of a moment.
-        begins_ns: What optimizers did before that is known, and not written.
+        coming: The moments (optimizer steps, ``zero_grad``, sights) to be written.
+        optimizers: Names of the parameters that an optimizer holds, by the id of the optimizer.
+        place: Returns the step and stage at a time.
+        begins_ns: Moments before this time only update the state of parameters; they get no lines.
     """
 
     def __init__(
@@ -350,12 +360,12 @@ class Sweep:
         self._threads: dict[int, int] = {}
         self._open: list[_Open] = []
         self._stacks: dict[int, list[_Open]] = {}
-        self._numbers: dict[tuple[int, int], int] = {}  # of objects by thread and id
+        self._numbers: dict[tuple[int, int], int] = {}  # numbers of objects, by thread and id
         self._metas: dict[tuple[int, str], str] = {}
         self._is_first = True
 
     def enter(self, call: Call) -> Iterator[str]:
-        """The line of a call's entry, and of all that comes before it."""
+        """Yield the line of a call's entry, after all lines of earlier times."""
         while (moment := self._coming.over(call.start_ns)) is not None:
             yield from self._write(moment)
         yield from self.finish(call.start_ns)
@@ -377,16 +387,17 @@ class Sweep:
                 self._numbers[key] = self._objects
                 if parameters is not None:
                     proxies = _proxies(parameters)
-                    if spelled.leaf != "__init__":  # it was made before calls were recorded
+                    # the optimizer was created before calls were recorded
+                    if spelled.leaf != "__init__":
                         yield from self._constructor(call, self._objects, proxies)
                         proxies = ""
             number = str(self._numbers[key])
         if self._is_first and not proxies:
-            proxies = _proxies(())  # the reader looks for it, if only in vain
+            proxies = _proxies(())  # TrainCheck's reader looks for this field, even if it is empty
         self._is_first = False
         head = self._head(call, meta, number)
         end_ns = call.end_ns
-        if stack:  # they may take turns: coroutines, generators
+        if stack:  # calls of coroutines and generators may interleave instead of nesting
             end_ns = min(end_ns, stack[-1].end_ns)
         kind = "function_call (post) (exception)" if spelled.is_error else "function_call (post)"
         open_call = _Open(
@@ -406,12 +417,13 @@ class Sweep:
         yield f'{head}"type":"function_call (pre)",{proxies}{spelled.begins},"time":{time_ns}}}\n'
 
     def finish(self, until_ns: int) -> Iterator[str]:
-        """The lines of calls that ended by some time."""
+        """Yield the lines of the exits of calls that ended by ``until_ns``."""
         while self._open and self._open[0].end_ns <= until_ns:
             call = heapq.heappop(self._open)
             self._stacks[call.tid].remove(call)
             moment = call.moment
-            if moment is not None and not moment.is_left:  # the innermost call ends first
+            # several nested calls may have the same moment; the innermost call ends first
+            if moment is not None and not moment.is_left:
                 yield from self._leave(moment, call.step, call.stage, call.end_ns)
             yield f'{call.head}{call.tail},"time":{self._time(call.end_ns)}}}\n'
 
@@ -428,7 +440,7 @@ class Sweep:
         return None
 
     def _write(self, moment: Moment) -> Iterator[str]:
-        """A moment that lies in no recorded call of its optimizer."""
+        """Yield the lines of a moment that lies in no recorded call of its optimizer."""
         if moment.start_ns < self._begins_ns:
             self._variables.enter(moment)
             self._variables.leave(moment)
@@ -455,8 +467,8 @@ class Sweep:
 
     def _changed(self, moment: Moment, step: int, stage: str, at_ns: int) -> Iterator[str]:
         for line, is_first in self._variables.changed(stage):
-            # What a parameter is when it is first seen was made before: TrainCheck compares ranks
-            # by steps.
+            # A parameter's first line shows its state from before this step, so it gets the number
+            # of the step before: TrainCheck compares ranks by step.
             meta = self._meta(max(step - 1, 0) if is_first else step, stage)
             thread = self._thread(moment.tid)
             head = f'"process_id":{self._pid},"thread_id":{thread},{meta}'
@@ -471,7 +483,8 @@ class Sweep:
         )
 
     def _constructor(self, call: Call, number: int, proxies: str) -> Iterator[str]:
-        """The call of an optimizer's ``__init__``, as far as it is known: what it was given."""
+        """Yield the lines of a call of an optimizer's ``__init__`` that was not recorded. Only the
+        parameters that it was given are known."""
         kind = call.spelled.type or "torch.optim.optimizer.Optimizer"
         constructor = call.spelled._replace(head=head_of(f"{kind}.__init__", True))
         head = self._head(call._replace(spelled=constructor), self._meta(0, INIT), str(number))
@@ -506,7 +519,8 @@ class Sweep:
 
 
 def _is_new_object(call: Call, stack: Sequence[_Open]) -> bool:
-    """True if a call makes its object: a constructor, but not that of a base class in another."""
+    """True if a call creates its object: a constructor, but not a base class's constructor that
+    another constructor calls."""
     if call.spelled.leaf != "__init__":
         return False
     return not any(open_call.object == call.object for open_call in stack)
@@ -518,8 +532,8 @@ def _proxies(names: Sequence[str]) -> str:
 
 
 INIT, TRAINING, EVALUATION = "init", "training", "evaluation"  # stages of a run
-# Functions of Python that call themselves `torch`'s; all others in that module are C functions,
-# which TrainCheck finds in a class.
+# Python functions of the module `torch`. All other functions in that module are C functions, which
+# TrainCheck looks up in the class torch._VariableFunctionsClass.
 _PYTHON = {
     "compile",
     "cond",
@@ -539,7 +553,7 @@ _PYTHON = {
     "use_deterministic_algorithms",
     "while_loop",
 }
-# The prefixes of tensors' types by dtype, as Tensor.type() has them.
+# The prefix of a tensor's type name by dtype, as in Tensor.type().
 _TENSORS = {
     "float32": "Float",
     "float64": "Double",
@@ -554,7 +568,7 @@ _TENSORS = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
-# Functions that no relation of TrainCheck looks at; parts of their names.
+# Parts of the names of functions that no relation of TrainCheck examines.
 _NOT_LOOKED_AT = (
     "torch._VariableFunctionsClass",
     "torch.nn.functional",
@@ -569,17 +583,20 @@ class Spelled(NamedTuple):
     """The common part of the lines of calls with the same function, arguments and result."""
 
     head: str  # fields that name the function
-    leaf: str  # the last part of its name
-    is_bound: bool  # whether it is called on an object: so all its calls are marked, or none
-    type: str  # of the first argument
+    leaf: str  # the last part of the function's name
+    is_bound: bool  # True if the function is a bound method in all its calls
+    type: str  # type of the first argument; empty without arguments
     begins: str  # fields of the line at the entry, from ``args`` on, without braces
     ends: str  # fields of the line at the exit
-    is_error: bool  # whether that line says that it raised
+    is_error: bool  # True if the exit's line says that the call raised
 
 
 class Spelling:
-    """How the calls of a run are spelled. ``calls``: each (category, name, arguments as JSON or
-    None) of its calls."""
+    """Translates the calls of a run to fields of TrainCheck's lines.
+
+    Args:
+        calls: The distinct (category, name, arguments as JSON or None) of the run's calls.
+    """
 
     def __init__(self, calls: Iterable[tuple[str, str, str | None]]) -> None:
         self._spelled: dict[tuple[str, str, str | None], Spelled] = {}
@@ -591,8 +608,8 @@ class Spelling:
             for function, sets in functions.items()
         }
         self._names = {function: _function(*function, functions) for function in functions}
-        # The reader ends with an AssertionError where a function that gives tensors has raised as
-        # well.
+        # TrainCheck's reader ends with an AssertionError if a function returns tensors in some
+        # calls and raises in others.
         self._gives_tensors = set()
         for function, sets in functions.items():
             is_looked_at = not any(part in self._names[function] for part in _NOT_LOOKED_AT)
@@ -636,7 +653,8 @@ def _read(arguments: str | None) -> Mapping[str, Any]:
 
 
 def _function(category: str, name: str, functions: Mapping[tuple[str, str], object]) -> str:
-    """A function's full name; a module's call is one of its ``forward``, which it leads to."""
+    """Return a function's full name. The name of a module's ``__call__`` is that of its
+    ``forward``, unless calls of ``forward`` were recorded too."""
     owner, _, leaf = name.rpartition(".")
     if leaf == "__call__" and owner and (category, f"{owner}.forward") not in functions:
         return f"{category}.{owner}.forward"
@@ -661,7 +679,8 @@ def _is_tensor_type(name: str) -> bool:
 
 
 def _returned(value: Any) -> dict[str, Any] | list[dict[str, Any]]:
-    """A result; that of several values as a list of them."""
+    """Return a call's result in TrainCheck's form; the result is a list if it is a tuple whose
+    items were all recorded."""
     if isinstance(value, dict) and value.get("type") == "tuple":
         items = value.get("items", ())
         if len(items) == value.get("n"):
@@ -670,8 +689,8 @@ def _returned(value: Any) -> dict[str, Any] | list[dict[str, Any]]:
 
 
 def _typed(value: Any) -> dict[str, Any]:
-    """A summary of a value (docs/calls.md) as TrainCheck has it: the name of its type with the
-    value, or with attributes of it."""
+    """Return the summary of a value (docs/calls.md) in TrainCheck's form: the name of the type,
+    mapped to the value or to attributes of it."""
     if not isinstance(value, dict):
         return {type(value).__name__: value}
     if "tensor" in value:
@@ -685,8 +704,7 @@ def _typed(value: Any) -> dict[str, Any]:
 
 
 def _plain(items: Any, n: object) -> Any:
-    """A container's items, if all of them are there and none is more than a number or a text; else
-    None."""
+    """Return a container's items if all were recorded and none is itself a container; else None."""
     values = items.values() if isinstance(items, dict) else items
     if len(items) != n or any(isinstance(value, dict | list) for value in values):
         return None
@@ -694,8 +712,8 @@ def _plain(items: Any, n: object) -> Any:
 
 
 def _tensor(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A tensor without its id: those are used again and again, and a run whose tensors lie
-    elsewhere would differ from this one."""
+    """Return the type and attributes of a tensor, without its id: ids are reused, and differ
+    between two runs of the same script."""
     dtype = str(value.get("dtype", ""))
     device = str(value.get("device", "cpu")).partition(":")[0]
     shape = value.get("shape", [])

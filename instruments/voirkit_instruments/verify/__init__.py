@@ -1,4 +1,4 @@
-"""``--verify``: whether what a harness needs is given."""
+"""``--verify``: checks that a script gives the events that a benchmark harness needs."""
 
 from __future__ import annotations
 

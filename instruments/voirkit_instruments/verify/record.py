@@ -1,11 +1,13 @@
-"""``--verify``: which readings arrive, from which probe, how often; if the loss falls and the rates
-exist.
+"""``--verify``: reports how often each reading was given and by which probe, whether the loss
+decreases, and the three rates.
 
-Beside it, which of them voirkit has without any probe, from the records of the steps instrument.
+A reading is a value that a benchmark harness needs, such as loss, step+batch or use_cuda. The
+report also lists the readings that voirkit knows without any probe, from the records of the steps
+instrument.
 
-Ends the run with exit code 3 if loss, step+batch or use_cuda is missing. Switches the three rates
-on. Keeps of the loss some hundred detached numbers, so that no graph stays alive and a device is
-not waited for while the script runs.
+The run ends with exit code 3 if loss, step+batch or use_cuda is missing. The flag enables the three
+rates. Some hundred losses are kept, detached: no graph stays alive, and nothing waits for a device
+while the script runs.
 """
 
 from __future__ import annotations
@@ -51,22 +53,22 @@ _KEYS = ("loss", "use_cuda", "options", "model", "loader")
 
 
 class Arrivals:
-    """Counts the readings among all that is given.
+    """Counts the events of each reading.
 
-    What voirkit's recorder gives counts for a reading that neither the program nor a voirfile
-    gives: the recorder's first events may come before the program's.
+    The recorder's events count only for readings that neither the program nor a voirfile gives.
+    They are counted separately, because the recorder's first events may come before the program's.
     """
 
     def __init__(self) -> None:
-        # how often each reading came from the program or a voirfile
+        # number of events of each reading from the program or a voirfile
         self._given = dict.fromkeys(READINGS, 0)
-        self._seen = dict.fromkeys(READINGS, 0)  # from the recorder
+        self._seen = dict.fromkeys(READINGS, 0)  # number of events from the recorder
         self._given_losses = Losses()
         self._seen_losses = Losses()
 
     @property
     def counts(self) -> dict[str, int]:
-        """How often each reading came."""
+        """Number of events of each reading."""
         return {name: self._given[name] or self._seen[name] for name in READINGS}
 
     @property
@@ -76,7 +78,7 @@ class Arrivals:
 
     @property
     def loss(self) -> Losses:
-        """The losses."""
+        """The given losses, or those of the recorder if none was given."""
         return self._given_losses if self._given["loss"] else self._seen_losses
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -93,12 +95,13 @@ class Arrivals:
             counts["compute_start/end"] += 1
 
     def on_steps(self, steps: list[FinishedStep]) -> None:
-        """The recorder has seen what steps do with their batches."""
+        """Count finished steps of the recorder whose batch arrived as events of
+        ``compute_start/end``."""
         self._seen["compute_start/end"] += sum(step.arrived_ns is not None for step in steps)
 
 
 def probes_of(reading: str, probes: list[Any]) -> list[Any]:
-    """The probes whose selectors capture the variable that a reading needs."""
+    """Return the probes whose selectors capture the variable of a reading."""
     variables = {"step+batch": "step", "compute_start/end": "compute_start"}
     name = variables.get(reading, reading)
     return [p for p in probes if any(_captures(selector, name) for selector in p.selectors)]
@@ -119,7 +122,7 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     yield ov.phases.load_script
     # the script may change the current folder
     script = os.path.abspath(ov.script) if ov.script else ""
-    yield ov.phases.finalize(throw=False)  # after an early stop as well
+    yield ov.phases.finalize(throw=False)  # continues after an early stop as well
     result = _result(ov, arrivals)
     ov.summary["verify"] = result
 
@@ -133,8 +136,8 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     counts = arrivals.counts
     rates = {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES}
     without_probes = _without_probes(ov)
-    # The recorder's own rates are of the last steps: a second number for what the rates are of the
-    # whole run.
+    # The recorder's own rates are those of the last steps. Report the rate of the whole run instead
+    # of a second number.
     for name, rate in rates.items():
         if rate is not None and without_probes[name] is not None:
             without_probes[name] = rate
@@ -174,7 +177,7 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
     try:
         return readings_of_steps(ov.run_dir, values_of(ov).n_losses)
     except Exception as exc:
-        # The disk, or a trace that something else has written to: no reason to fail the check.
+        # a disk error, or a trace changed by another program: this must not fail the check
         ov.warn(
             f"--verify: what is known without probes cannot be read ({type(exc).__name__}: {exc})."
         )
@@ -182,9 +185,13 @@ def _without_probes(ov: Overseer) -> dict[str, Any]:
 
 
 def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
-    """By reading: the median of a rate (items/s, of the last steps), how often something came, a
-    model's class; None if it is not known. ``run_dir``: where this process has recorded, or None;
-    ``losses``: how many losses ``backward`` was called on."""
+    """Return what is known of each reading without probes: the median of a rate (items/s, of the
+    last steps), a number of events, or a model's class; None if unknown.
+
+    Args:
+        run_dir: The directory in which this process has recorded, or None.
+        losses: The number of losses on which ``backward`` was called.
+    """
     readings: dict[str, Any] = dict.fromkeys(NAMES)
     if run_dir is None or RECORDER not in sys.modules:  # nothing was recorded
         return readings
@@ -208,7 +215,7 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
     if picture.steps["items"]:
         readings["step+batch"] = picture.n_steps
     readings["loss"] = losses or None
-    # the module that was called first while it trained
+    # the first module that was called in training mode
     training = (arguments for arguments in steps.arguments() if arguments.get("training"))
     first = next(training, None)
     readings["model"] = None if first is None else str(first["module"])
@@ -217,7 +224,7 @@ def readings_of_steps(run_dir: str | None, losses: int) -> dict[str, Any]:
 
 
 def _uses_cuda(steps: LiveSteps) -> bool:
-    """True if something took time on a GPU, or was copied to one."""
+    """True if spans were recorded on a GPU, or a tensor was copied to one."""
     if any(name.kind == "device" for name in steps.names()):
         return True
     targets = (str(arguments.get("to", "")) for arguments in steps.arguments())
@@ -229,8 +236,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 
 
 def report(result: dict[str, Any], script: str, terminal: bool) -> str:
-    """The whole text of what the summary holds under ``verify``; the script's source, if it can be
-    read, suggests what to add."""
+    """Return the report of the summary's ``verify`` entry as text. Suggestions for missing readings
+    are taken from the script's source, if it can be read."""
     table = _table([*_readings(result), *_checks(result)], TerminalStyle(color=terminal))
     return "\n".join(["--verify", table, *_known_without_probes(result), *_missing(result, script)])
 
@@ -293,8 +300,8 @@ def _table(rows: list[tuple[str, str, str]], terminal: TerminalStyle) -> str:
 
 
 def _known_without_probes(result: dict[str, Any]) -> list[str]:
-    """The readings that voirkit has of torch itself, and those that need a probe; a rate that
-    stands in the table without its number."""
+    """Return lines that list the readings that voirkit gets from torch itself, and the readings
+    that need a probe. A rate whose number is already in the table is listed without its number."""
     readings = []
     unknown = []
     for name, value in result["without_probes"].items():

@@ -1,5 +1,5 @@
-"""``--wandb``: rates, shares of phases, loss, memory and the verdict, in the script's W&B run or in
-one of its own."""
+"""``--wandb``: logs rates, shares of phases, loss, memory and the verdict into the script's W&B
+run, or into a new one if the script has none."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Logs into the script's own W&B run, which no other process can do; a run of voirkit's own is
-another process's. Checked with wandb 0.31.
+"""Logs figures to W&B: into the script's own run, or into a run that voirkit begins. Checked with
+wandb 0.31.
 
-A run has one counter of steps, and a row whose step is behind it is dropped by W&B. So what is
-logged here is never committed: it is sent along with the script's next row, and at the end of the
-run with its last. The figures come from the process that reads the run directory.
+Only the script's process can log into the script's run; a run that voirkit begins belongs to the
+writer process. A W&B run has one step counter, and W&B drops a row whose step is behind it. So
+rows for the script's run are never committed here: W&B sends them with the script's next row, and
+at the end of the run with the last one. The figures come from the process that reads the run
+directory.
 """
 
 from __future__ import annotations
@@ -23,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class Writer(Tracker):
-    """Rows, with the number of steps as their axis."""
+    """Writes rows, with the number of steps as their axis."""
 
     _own_run: Any = None
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Log a row, and texts into the run's summary."""
+        """Log the figures as a row, and put the texts into the W&B run's summary."""
         if self._own_run is None and self.program.get("has_run"):
             self.send({"step": step, "figures": figures, "texts": texts})
             return
@@ -51,7 +53,7 @@ class Writer(Tracker):
             self._own_run.summary.update(texts)
 
     def end(self, step: int, report: str) -> None:
-        """Finish a run of its own, with the report as its notes."""
+        """Finish the W&B run that voirkit began, with the report as its notes."""
         if self._own_run is not None:
             self._own_run.notes = report
             self._own_run.finish()
@@ -65,21 +67,21 @@ class ScriptsRun:
     thread."""
 
     def __init__(self) -> None:
-        self._defined = ""  # the run whose axis is defined
+        self._defined = ""  # id of the W&B run whose axis is defined
         self._has_been = False
         self._texts: dict[str, str] = {}
 
     def state(self) -> dict[str, Any]:
-        """Whether the script has, or has had, a run."""
+        """Return ``has_run``: true if the script has, or has had, a W&B run."""
         self._has_been = self._has_been or self._run() is not None
         return {"has_run": self._has_been}
 
     def receive(self, message: Mapping[str, Any]) -> None:
-        """Log what the process that reads the run has sent."""
+        """Log a message of the writer process."""
         self._texts.update(message["texts"])
         run = self._run()
         if run is None:
-            return  # it has been finished, and can take no more
+            return  # the script has finished its W&B run
         texts = message["texts"]
         if self._defined != run.id:
             self._defined, texts = run.id, self._texts
@@ -89,13 +91,13 @@ class ScriptsRun:
             if texts:
                 run.summary.update(texts)
         except sys.modules["wandb"].Error:
-            pass  # the script has finished it meanwhile
+            pass  # the script has finished the W&B run meanwhile
 
     def _run(self) -> Any:
         return getattr(sys.modules.get("wandb"), "run", None)
 
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
-    """Log as the option asks."""
+    """Log the run to W&B."""
     run = ScriptsRun()
     return track(ov, "wandb", state=run.state, receive_message=run.receive)

@@ -1,4 +1,4 @@
-"""``--what-if``: the script in pairs with and without a change, and what the change wins."""
+"""``--what-if``: runs the script in pairs, with and without a change, and reports the gain."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ INSTRUMENT = Instrument(
     findings="voirkit_instruments.what_if.rules:findings",
     sections="voirkit_instruments.what_if.show:sections",
     leads=True,
-    # after the steps instrument, so that its changes stand around what that has put in place
+    # after the steps instrument, so that its patches enclose those of the steps instrument
     priority=-1000,
 )

@@ -1,16 +1,16 @@
-"""Compares the results of runs: losses, the files that torch.save wrote, what was printed.
+"""Compares the results of runs: losses, the files that torch.save wrote, and the printed output.
 
-A change is held against the first plain run, and so is every other plain run: where these differ by
-themselves nothing can be concluded. The files of the first plain run are copied, since all runs
-write to the same paths. Runs do not delete what earlier ones wrote, so a file that was not written
-again counts as missing.
+Every run is compared with the first plain run (a run without the change). If plain runs already
+differ from each other, nothing can be concluded. The files of the first plain run are copied, since
+all runs write to the same paths. Runs do not delete the files of earlier runs, so a file that was
+not written again counts as missing.
 
-Files with the same bytes, or the same records, are the same, which needs no unpickling; others are
-loaded with ``weights_only`` and compared value by value, by this module as a program of its own::
+Files with the same bytes or the same records are equal, which needs no unpickling. Other files are
+loaded with ``weights_only`` and compared value by value, by this module in a process of its own::
 
     python -m voirkit_instruments.what_if.analyse_results NEAR A B [A B ...]
 
-It prints one line of JSON: ``equal`` (true, false; null if it cannot be known) and ``because``.
+It prints one line of JSON: ``equal`` (true, false; null if unknown) and ``because``.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from voirkit_instruments.what_if.record import RunResult
 
     Stamp = tuple[int, int, int] | None
-    Equality = tuple[bool | None, str]  # True if equal, None if it cannot be known; and why
+    Equality = tuple[bool | None, str]  # (True if equal, None if unknown; reason)
 
-# relative: how far results may be from each other where a change computes in another order
+# largest relative difference of results if a change computes in another order
 NEAR = 0.01
 MOST_COPIED = 4 * 10**9  # bytes of files that are kept for comparing
 
 
 class Results:
-    """The results of the first plain run, and how others compare with them.
+    """The results of the first plain run, and their comparisons with those of other runs.
 
     Args:
-        folder: For copies; nothing else may write there.
+        folder: A folder for copies; nothing else may write there.
         exact: True if results must be bit-equal; otherwise within ``NEAR``.
     """
 
@@ -54,7 +54,7 @@ class Results:
         self._first: RunResult | None = None
         self._copies: dict[str, str] = {}  # path -> copy
         self._stamps: dict[str, Stamp] = {}
-        # of each kind of results: the change of a run, whether it is equal to the first, and why
+        # by kind of result, one (change, True if equal to the first run, reason) for each run
         self._comparisons: dict[str, list[tuple[str, bool | None, str]]] = {
             "losses": [],
             "checkpoints": [],
@@ -77,7 +77,8 @@ class Results:
         self._stamps = {path: _stamp(path) for path in self._copies}
 
     def add(self, result: RunResult, setting: str = "") -> None:
-        """Compare another run, right after it; ``setting``: its change, empty of a plain run."""
+        """Compare another run; call it before the next run begins. ``setting`` is the run's change,
+        empty for a plain run."""
         assert self._first is not None
         first_losses = self._first.facts.get("losses") or {}
         losses = result.facts.get("losses") or {}
@@ -94,7 +95,7 @@ class Results:
             return None, self._why_none
         paths = _flush(final_paths(result.facts.get("files") or ()))
         if len(paths) != len(self._copies) or set(paths) <= self._copies.keys():
-            # else they have names of their own, and stand for the first run's by their order
+            # otherwise the run has file names of its own, paired with the first run's by order
             paths = list(self._copies)
         for first_path, path in zip(self._copies, paths, strict=True):
             stamp = _stamp(path)
@@ -108,8 +109,9 @@ class Results:
         return compare_in_process(different, 0.0 if self._exact else NEAR)
 
     def compared(self, setting: str) -> dict[str, Any]:
-        """``losses``, ``checkpoints``, ``output`` of the runs with a change: True, False, or None
-        where it cannot be known; ``because`` says why, a line each."""
+        """Return whether ``losses``, ``checkpoints`` and ``output`` of the runs with a change equal
+        the first plain run's: True, False, or None if unknown. ``because`` has the reasons, one per
+        line."""
         outcome: dict[str, Any] = {}
         reasons = []
         for kind, comparisons in self._comparisons.items():
@@ -132,7 +134,7 @@ class Results:
 
 
 def _all_equal(answers: Sequence[bool | None]) -> bool | None:
-    """False if any is; None if none is False and one is not known, or there is none."""
+    """Return False if any answer is False; otherwise None if any is None or there are none."""
     if False in answers:
         return False
     if None in answers or not answers:
@@ -164,8 +166,8 @@ def same_losses(first: Mapping[str, Any], second: Mapping[str, Any], exact: bool
 
 
 def final_paths(files: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The paths of the files that a run has saved: as they were named, or what they were renamed to
-    in the same folder."""
+    """Return the current paths of the files that a run has saved: the saved path, or the new path
+    of a file that was renamed in its folder."""
     paths = []
     for saved in files:
         path = saved["path"]
@@ -181,13 +183,14 @@ _MAGICS = (b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def _renamed(folder: str, identity: tuple[int, ...]) -> str | None:
-    """The path now of the file with this device and inode; None if there is none."""
+    """Return the path of the file with this device and inode in a folder; None if there is none or
+    it is not a torch file."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if not entry.is_file(follow_symlinks=False):
                 continue
             if (entry.stat().st_dev, entry.inode()) == identity:
-                # the number of a file that was removed goes to whatever is written next
+                # the inode number of a removed file is reused by the next new file
                 with open(entry.path, "rb") as file:
                     magic = file.read(2)
                 return entry.path if magic in _MAGICS else None
@@ -195,8 +198,8 @@ def _renamed(folder: str, identity: tuple[int, ...]) -> str | None:
 
 
 def _flush(paths: list[str]) -> list[str]:
-    """The same paths, the files on the disk: else the next run would wait for what this one has
-    written."""
+    """Write the files' cached data to the disk, and return the same paths. Otherwise the next run
+    would wait for the data that this run has written."""
     for path in paths:
         with suppress(OSError), open(path, "rb") as file:
             os.fsync(file.fileno())
@@ -212,7 +215,7 @@ def _stamp(path: str) -> Stamp:
 
 
 def compare_in_process(pairs: Sequence[tuple[str, str]], near: float) -> Equality:
-    """Compare pairs of files, by a process that loads them."""
+    """Compare pairs of files in another process, which loads them."""
     paths = [path for pair in pairs for path in pair]
     process = subprocess.run(
         [sys.executable, "-m", "voirkit_instruments.what_if.analyse_results", str(near), *paths],
@@ -256,7 +259,7 @@ def same_contents(first: str, second: str, near: float) -> Equality:
     try:
         first_contents = torch.load(first, map_location="cpu", weights_only=True)
         second_contents = torch.load(second, map_location="cpu", weights_only=True)
-    except Exception as exc:  # a file of any kind: what torch raises of it is not documented
+    except Exception as exc:  # any kind of file: torch documents no exceptions for it
         return (
             None,
             f"cannot be loaded with weights_only ({type(exc).__name__}), and its bytes differ",
@@ -283,7 +286,7 @@ def _same_records(torch: Any, first: str, second: str) -> bool:
         return all(
             first_reader.get_record(name) == second_reader.get_record(name) for name in names
         )
-    except Exception:  # the format from before torch 1.6, or another torch
+    except Exception:  # the file format from before torch 1.6, or an unknown torch version
         return False
 
 
@@ -294,8 +297,9 @@ def _record_names(reader: Any) -> list[str]:
 def differences(
     torch: Any, first: Any, second: Any, where: str
 ) -> Iterator[tuple[str, float | None]]:
-    """The places that differ, each with its distance relative to its own size (of a tensor by its
-    norm); None if that cannot be said."""
+    """Yield (place, relative difference) for each value that differs between two contents. For
+    tensors it is the norm of the difference over the norm of the first tensor. It is None if no
+    number applies, as for different shapes or types."""
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         if first.shape != second.shape or first.dtype != second.dtype:
             yield where, None
@@ -332,7 +336,7 @@ def _is_equal(first: Any, second: Any) -> bool:
 
 
 def _same_values(torch: Any, first: Any, second: Any) -> bool:
-    """True if two tensors hold the same; nan is the same as nan."""
+    """True if two tensors have equal values; NaN equals NaN."""
     if torch.equal(first, second):
         return True
     if not first.is_floating_point():

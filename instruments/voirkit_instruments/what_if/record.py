@@ -1,21 +1,21 @@
-"""``--what-if NAME[=ARG]``: what a change would win, measured on the script itself, which nobody
-edits.
+"""``--what-if NAME[=ARG]``: measures how much time a change would save, by running the unedited
+script with and without it.
 
-The script is run plainly once, which shows the most that the change could win; then in rounds: once
-plainly and once with each value of the change (``workers=2,4``; most have one), the order turned
-from round to round. The plain run makes a pair with each of the others. Each run is a process of
-its own (``--what-if-setting``, which nobody else should use), quiet, one after the other. What the
-script writes it writes each time. The run directory is that of the first plain run, whose summary
-gets the key ``what_if``.
+The first run is plain, that is, without the change. It shows the most that the change could win.
+Then come rounds: one plain run, and one run with each value of the change (``workers=2,4``; most
+changes have one value). The order is reversed in every second round. The plain run of a round forms
+a pair with each other run of the round. Each run is a quiet process of its own, one after the other
+(``--what-if-setting``, an internal option). What the script writes it writes in each run. The run
+directory is that of the first plain run, whose summary gets the key ``what_if``.
 
-A run makes the change, counts the optimizer's steps (``--stop``), times the script's work, and
-keeps what is compared afterwards: losses, the files that torch.save wrote. All of it is in the
-run's summary under ``what_if_run``. Plain runs do the same but for the change.
+A run makes the change, counts the optimizer's steps (``--stop``), and times the script's work. It
+keeps the results that are compared afterwards: losses, and the files that torch.save wrote. All of
+it is in the run's summary under ``what_if_run``. Plain runs do the same without the change.
 
-The time of the work begins where the script first asks a loader for batches, or first goes
-backward: what is imported and set up before that takes seconds, differs by as much from run to run,
-and is none of what a change could touch. It ends when the script has, all that the change has put
-off is done, and the GPU has nothing left to do.
+The work begins when the script first asks a loader for batches, or first calls ``backward``.
+Imports and set-up before that take seconds, vary by as much from run to run, and cannot be affected
+by a change. The work ends when the script has ended, all work that the change has deferred is done,
+and the GPU is idle.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ if TYPE_CHECKING:
     from voirkit_instruments.steps.events import FunctionPatches
 
 
-MOST_LOSSES = 10_000  # that are kept
+MOST_LOSSES = 10_000  # losses that are kept
 
 
 @instrument_definition
 def what_if_child(
     ov: Overseer, name: str, argument: str | None, steps: int | None
 ) -> Iterator[PhaseWithPriority]:
-    """Run with a change, or without.
+    """Instrument of one run of the script, with a change or without.
 
     Args:
-        name: The change's, or ``PLAIN``.
-        argument: The text behind ``=``.
-        steps: How many steps of optimizers are made: what comes up to the next still is a part of
-            the run.
+        name: The name of the change, or ``PLAIN``.
+        argument: The text after ``=``; None if there is none.
+        steps: The number of optimizer steps after which the run is stopped, just before the next
+            step; None: no limit.
     """
     from voirkit_instruments.early_stop.record import Stopper
     from voirkit_instruments.steps.events import FunctionPatches
@@ -79,7 +79,7 @@ def what_if_child(
 
     _end_with_the_driver()
     observer, stopper = RunObserver(), Stopper(ov)
-    patches = FunctionPatches(lambda _: None)  # what cannot be watched is not among the facts
+    patches = FunctionPatches(lambda _: None)  # functions that cannot be patched are not reported
     change = None if name == PLAIN else make_change(name, argument)
     hooks: list[Any] = []
     left = -1 if steps is None else steps
@@ -109,7 +109,7 @@ def what_if_child(
         try:
             if change is not None:
                 change.end()
-        except BaseException as exc:  # of any change; the run has ended
+        except BaseException as exc:  # any error of the change; the script has ended
             facts["failed"] = f"{type(exc).__name__}: {exc}"
             ov.warn(f"--what-if {name}: {facts['failed']}")
         observer.wait_for_devices()
@@ -129,24 +129,26 @@ def what_if_child(
 
 
 def _end_with_the_driver() -> None:
-    """A driver that is killed leaves no run behind: this one gets SIGTERM then. Processes that it
-    forks do not."""
+    """Have the kernel send SIGTERM to this run when its driver is killed, so that no run is left
+    behind. Processes that this run forks do not get the signal."""
     import ctypes
 
     ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
 
 
 class RunObserver:
-    """What a run did that is compared with another.
+    """Records the facts of one run that are compared with other runs.
 
     Attributes:
-        facts: What ``what_if_run`` of the summary holds.
-        began_ns: When the script began.
-        works_ns: When it first asked for batches or went backward; 0 if it did neither.
+        facts: The content of ``what_if_run`` in the summary.
+        began_ns: Time at which the script began.
+        works_ns: Time at which the script first asked for batches or called ``backward``; 0 if it
+            did neither.
     """
 
     began_ns = works_ns = 0
-    _waited_before_s: float | None = None  # how long threads had waited for processors by then
+    # seconds that threads had waited for processors by ``works_ns``
+    _waited_before_s: float | None = None
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {
@@ -158,13 +160,13 @@ class RunObserver:
             "threads": None,
         }
         self._losses: list[Any] = []
-        # path -> device and number of the file, as far as it is there
+        # path of each saved file -> (device, inode); None if the file did not exist
         self._files: dict[str, tuple[int, int] | None] = {}
         self._torch: ModuleType | None = None
         self._n = 0
 
     def watch(self, patches: FunctionPatches) -> None:
-        """Begin as soon as torch is there."""
+        """Patch torch's functions as soon as torch is imported."""
         from voirkit.probes.around import Around
         from voirkit_instruments.steps.events import COMPILING
 
@@ -178,7 +180,7 @@ class RunObserver:
 
         def enter_backward(tensors: Any) -> int:
             begin_work()
-            with suppress(Exception):  # not what torch takes either: it says what is wrong
+            with suppress(Exception):  # arguments that torch refuses too, with its own message
                 self._note_losses(tensors)
             return 1
 
@@ -218,19 +220,19 @@ class RunObserver:
                     continue
                 value = tensor.detach()
                 value = value if value.numel() == 1 else value.float().mean()
-                # Reading it from a device would wait for it; the copy is made there.
+                # Reading a value from a device would wait for the device; the clone stays there.
                 self._losses.append(value.item() if value.device.type == "cpu" else value.clone())
 
     def _note_file(self, file: Any) -> None:
-        with suppress(OSError, ValueError, TypeError):  # an object of the program's own
+        with suppress(OSError, ValueError, TypeError):  # a file-like object of the program
             name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
             if isinstance(name, str | os.PathLike):
                 path = os.path.abspath(os.fspath(name))
                 self._files[path] = _identity(path)
 
     def waited_s(self) -> float | None:
-        """How long threads have waited for processors since the work began; None where that is not
-        known."""
+        """Return the seconds that threads have waited for processors since the work began; None if
+        not known."""
         now_s = threads_waited_s()
         return (
             None
@@ -239,13 +241,13 @@ class RunObserver:
         )
 
     def wait_for_devices(self) -> None:
-        """What has been started on GPUs is a part of the run's work."""
+        """Wait for the GPUs: the work queued on them is a part of the run."""
         if self._torch is not None and self._torch.cuda.is_initialized():
-            with suppress(Exception):  # the program's own failure, which it has met
+            with suppress(Exception):  # an error of the program's own GPU work
                 self._torch.cuda.synchronize()
 
     def end(self) -> None:
-        """Put losses and files into ``facts``."""
+        """Put the losses and saved files into ``facts``."""
         if self._torch is not None:
             self.facts.update(
                 cuda=bool(self._torch.cuda.is_available()), threads=self._torch.get_num_threads()
@@ -254,7 +256,7 @@ class RunObserver:
         for loss in self._losses:
             try:
                 losses.append(float(loss))
-            except Exception:  # complex, or of a device that is gone
+            except Exception:  # a complex number, or on a device that is gone
                 losses.append(None)
         self.facts["losses"] = {"n": self._n, "kept": losses}
         self.facts["files"] = [
@@ -263,7 +265,8 @@ class RunObserver:
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """What a file is under all its names; None if it is not there."""
+    """Return the device and inode number of a file, which are the same for all its paths; None if
+    the file does not exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -292,19 +295,19 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 _SMALL = 0.01
-_AS_QUICK = 1.03  # as the quickest: single runs are no more exact
-_GRACE_S = 5.0  # for a run that is ended early
+_AS_QUICK = 1.03  # ratio to the quickest value up to which a value counts as equally quick
+_GRACE_S = 5.0  # seconds that a run has to end after SIGTERM
 _LONGEST_ERROR = 20_000
 
 
 @dataclass
 class RunResult:
-    """How a run ended, and what it did."""
+    """The exit code, the output and the summary of a run that has ended."""
 
-    code: int  # as the shell sees it
-    out: str  # the file that holds what it printed on stdout
-    err: str  # the end of what it printed on stderr
-    summary: Mapping[str, Any] = field(default_factory=dict)  # empty if there is none
+    code: int  # the exit code that a shell reports
+    out: str  # path of the file with the run's stdout
+    err: str  # the end of the run's stderr
+    summary: Mapping[str, Any] = field(default_factory=dict)  # empty if the run wrote none
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -313,43 +316,43 @@ class RunResult:
 
     @property
     def work_s(self) -> float:
-        """Seconds of its work."""
+        """Seconds of the run's work."""
         return float(self.facts["work_s"])
 
     @property
     def once_s(self) -> float:
-        """Seconds that the change itself took, once in the run."""
+        """One-time cost of the change in the run, in seconds."""
         return float((self.facts.get("facts") or {}).get("once_s") or 0.0)
 
     @property
     def held_up(self) -> float:
-        """Which share of its work is at most due to other programs: for which its threads waited
-        for processors that those had."""
+        """Largest share of the run's work that may have been lost to other programs: the run's
+        threads waited for processors that other programs used. 0 if it is too small to matter."""
         others_share = (self.summary.get("processors") or {}).get("others_share") or 0.0
         share = min((self.facts.get("waited_s") or 0.0) / self.work_s, 1.0)
         return share if others_share >= limits.OTHER_PROGRAMS and share >= limits.WAITED else 0.0
 
     @property
     def step_s(self) -> float | None:
-        """Seconds of its median training step; None if none was seen."""
+        """Seconds of the run's median training step; None if no step was seen."""
         time = (self.summary.get("steps") or {}).get("time_s")
         return float(time["median"]) if time else None
 
     @property
     def rate(self) -> float | None:
-        """Items per second of its steps; None if that is not known."""
+        """Items per second of the run's training steps; None if unknown."""
         rate = (self.summary.get("rates") or {}).get("train_rate")
         return rate["value"] if rate else None
 
     @property
     def wait(self) -> float | None:
-        """Share of its steps spent waiting for batches; None if none was seen."""
+        """Share of step time spent waiting for batches; None if no step was seen."""
         phases = (self.summary.get("steps") or {}).get("phases")
         return phases["wait"]["share"] if phases else None
 
     @property
     def why_not(self) -> str:
-        """Why its time cannot be compared; empty if it can."""
+        """Reason why the time of the run cannot be compared; empty if it can."""
         if "failed" in self.facts:
             return str(self.facts["failed"])
         if self.code:
@@ -360,7 +363,7 @@ class RunResult:
 
 
 class RunFailed(Exception):
-    """A run of the script failed: its exit code, and what it printed."""
+    """A run of the script failed; has its exit code and the end of its stderr."""
 
     def __init__(self, result: RunResult, which: str) -> None:
         super().__init__(f"The {which} run failed: {result.why_not}.")
@@ -368,14 +371,15 @@ class RunFailed(Exception):
 
 
 class Terminated(BaseException):
-    """SIGTERM."""
+    """SIGTERM was received."""
 
 
 @instrument_definition
 def what_if(
     ov: Overseer, name: str, argument: str | None, pairs: int, steps: int | None
 ) -> Iterator[Phase]:
-    """Measure, and end without running the script here."""
+    """Instrument of the driver: measure the change, and end without running the script in this
+    process."""
     from voirkit.runner.script import module, script
 
     if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
@@ -392,7 +396,7 @@ def what_if(
     options = ov.options
     if options.require:
         ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
-    # raises if there is none
+    # raises if there is no such script or module
     program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())
     run_dir = directory.create(options.run_dir, program.name, options.force)
     folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
@@ -412,10 +416,10 @@ def what_if(
 
 
 def _write_page(ov: Overseer, run_dir: str) -> None:
-    """The page of the first plain run, with what has been measured."""
+    """Write the HTML page of the first plain run, which includes the measurement."""
     from voirkit.runner import completion
 
-    # nothing was measured, which has been reported
+    # nothing was measured, as has already been reported
     if not os.path.exists(os.path.join(run_dir, SUMMARY)):
         return
     why = completion.page(run_dir)
@@ -431,7 +435,8 @@ def _write_page(ov: Overseer, run_dir: str) -> None:
 
 @contextmanager
 def _sigterm_raises() -> Iterator[None]:
-    """SIGTERM ends the run that goes on, and then the driver."""
+    """Context manager in which SIGTERM raises ``Terminated``, which ends the current run and then
+    the driver."""
 
     def on_sigterm(*_: object) -> None:
         raise Terminated
@@ -444,18 +449,25 @@ def _sigterm_raises() -> Iterator[None]:
 
 
 def program_words(options: Namespace) -> list[str]:
-    """The script or module of a command line, and its arguments."""
+    """Return the script or module of a command line, and its arguments, as words."""
     program = ["-m", options.MODULE] if options.SCRIPT is None else [options.SCRIPT]
     return [*program, *options.ARGV]
 
 
-# of the run that starts another
+# environment variables of this process that the runs do not inherit
 _NOT_INHERITED = ("VOIRKIT_RUN_DIR", "DATA_FD")
 
 
 def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
-    """What ``subprocess`` starts a run with: options, and the script with its arguments. It runs
-    under voirkit, quiet, without the user's voirfile; where it prints is the caller's."""
+    """Return the keyword arguments with which ``subprocess.Popen`` starts a run.
+
+    The run is under voirkit, quiet, and without the user's voirfile; the caller redirects its
+    output.
+
+    Args:
+        run_dir: The run directory of the new run.
+        words: Options of voirkit, then the script with its arguments.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     return {
         "args": [sys.executable, "-m", "voirkit", "--quiet", "--run-dir", run_dir, *words],
@@ -465,13 +477,13 @@ def started_with(run_dir: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 class ScriptRunner:
-    """Runs the script once, plain or with a change, in a process of its own that ends with the
-    driver.
+    """Runs the script, plain or with a change, each time in a process of its own that ends with
+    the driver.
 
     Args:
-        folder: A folder for what is needed meanwhile; nothing else may write there.
+        folder: A folder for temporary files; nothing else may write there.
         script: The script or ``-m MODULE``, and its arguments.
-        steps: After how many steps of optimizers each run ends; None: when the script does.
+        steps: Number of optimizer steps after which each run ends; None: it ends with the script.
     """
 
     def __init__(self, folder: str, script: Sequence[str], steps: int | None) -> None:
@@ -480,15 +492,14 @@ class ScriptRunner:
         self._n = 0
 
     def run(self, setting: str = PLAIN, run_dir: str | None = None) -> RunResult:
-        """Run it once.
+        """Run the script once.
 
         Args:
             setting: ``NAME[=ARG]`` of the change.
-            run_dir: The run directory, an empty folder; if left out nothing stays of it but what is
-                returned.
+            run_dir: The run directory, an empty folder; if left out, only the result is kept.
 
         Raises:
-            BaseException: The driver was interrupted; the run has been ended.
+            BaseException: The driver was interrupted (Ctrl-C, a signal); the run has been ended.
         """
         self._n += 1
         folder = run_dir or os.path.join(self._folder, f"run-{self._n}")
@@ -500,7 +511,7 @@ class ScriptRunner:
             )
         try:
             code = process.wait()
-        except BaseException:  # Ctrl-C or a signal, raised again
+        except BaseException:  # Ctrl-C or a signal; it is raised again
             _terminate(process)
             raise
         with open(err, "rb") as file:
@@ -519,28 +530,28 @@ class ScriptRunner:
 
 
 def _terminate(process: subprocess.Popen[bytes]) -> None:
-    """End a run that knows of the interruption already, or not: a terminal signals all, ``kill``
-    only the driver."""
+    """End a run after the driver was interrupted. The run may have received the signal too: a
+    terminal signals all its processes, ``kill`` only the driver."""
     for signal_it, grace_s in (
         (process.poll, 2.0),
         (process.terminate, _GRACE_S),
         (process.kill, None),
     ):
-        with suppress(BaseException):  # interrupted once more: it is ended all the same
+        with suppress(BaseException):  # another interruption: the run is ended all the same
             signal_it()
             process.wait(grace_s)
             return
 
 
 class Trial:
-    """A change with one value: its pairs of runs, and what they show.
+    """One value of a change: its pairs of runs and their result.
 
     Attributes:
         setting: ``NAME[=VALUE]``.
         exact: See ``Change``.
-        outcome: ``what_if`` of the summary.
-        code: The exit code of its run that failed; 0 if none did.
-        has_ended: True if it is run no more.
+        outcome: ``what_if`` of the summary, for this value.
+        code: The exit code of the run that failed; 0 if none failed.
+        has_ended: True if no more runs are made with this value.
     """
 
     def __init__(self, name: str, value: str | None) -> None:
@@ -549,7 +560,8 @@ class Trial:
         self.setting = name if value is None else f"{name}={value}"
         self.code = 0
         self.has_ended = False
-        self._shares: list[float] = []  # of each plain run, what could be won at most
+        # from each plain run, the largest share of its time that the change could save
+        self._shares: list[float] = []
         self._pairs: list[tuple[RunResult, RunResult]] = []
         self.outcome: dict[str, Any] = {
             "name": name,
@@ -571,19 +583,19 @@ class Trial:
         }
 
     def end(self, because: str) -> None:
-        """Nothing is concluded."""
+        """End the trial without a verdict."""
         self.has_ended = True
         self.outcome.update(verdict=None, because=because)
 
     def change_nothing(self, because: str, more: str = "") -> None:
-        # and numpy, which the runs themselves do not load
+        # imported late, since it imports numpy, which the script's runs do not need
         from voirkit.analysis.significance import NONE
 
         self.has_ended = True
         self.outcome.update(verdict=NONE, because=f"there is nothing to change{more}: {because}")
 
     def add_plain(self, plain: RunResult) -> None:
-        """Work out the ceiling, from each plain run."""
+        """Add the ceiling that a plain run shows; the first one is reported."""
         most = self._change.ceiling(plain.summary)
         if most.share is not None:
             self._shares.append(most.share)
@@ -591,7 +603,7 @@ class Trial:
             self.outcome["ceiling"] = most._asdict()
 
     def accept(self, changed: RunResult) -> bool:
-        """True if a run with the change can be compared; otherwise no more are made."""
+        """True if a run with the change can be compared; otherwise the trial ends."""
         if changed.why_not:
             failed = RunFailed(changed, "changed")
             self.code = failed.code
@@ -605,7 +617,7 @@ class Trial:
         return True
 
     def add_pair(self, plain: RunResult, changed: RunResult) -> dict[str, float]:
-        """Judge the pairs so far; returns the times of this one."""
+        """Add a pair of runs, and judge all pairs so far. Returns the times of this pair."""
         from voirkit.analysis.significance import judge_pairs
 
         self._pairs.append((plain, changed))
@@ -628,7 +640,7 @@ class Trial:
         return pair
 
     def value(self) -> dict[str, Any]:
-        """Its row of ``what_if.values``."""
+        """Return the row of this value in ``what_if.values``."""
         keys = ("argument", "median", "low", "high", "verdict", "because")
         times_s = [pair["changed_s"] for pair in self.outcome["pairs"]]
         rates = _rates([changed for _, changed in self._pairs])
@@ -636,8 +648,15 @@ class Trial:
 
 
 class Experiment:
-    """The runs of one change, with each of its values, and what they show: ``outcome`` is
-    ``what_if`` of the summary; ``folder`` is for copies of what they save."""
+    """The runs of one change with each of its values, and their result.
+
+    Args:
+        runner: Runs the script.
+        name: The name of the change.
+        argument: The values of the change, separated by commas; None if it takes none.
+        folder: A folder for copies of the files that runs save.
+        run_dir: The run directory of the first plain run.
+    """
 
     def __init__(
         self, runner: ScriptRunner, name: str, argument: str | None, folder: str, run_dir: str
@@ -646,12 +665,13 @@ class Experiment:
         self._title = name_of({"name": name, "argument": argument})
         self._trials = [Trial(name, value) for value in values_of(argument)]
         self._results = Results(folder, self._trials[0].exact)
-        self._plain: list[RunResult] = []  # of each round
+        self._plain: list[RunResult] = []  # the plain run of each round
         self._summary: dict[str, Any] = {}
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """That of the best value, with the figures of all."""
+        """``what_if`` of the summary: the outcome of the best value, and the figures of all
+        values."""
         best = best_trial(self._trials).outcome
         if len(self._trials) == 1:
             return best
@@ -697,7 +717,8 @@ class Experiment:
         return [trial for trial in self._trials if not trial.has_ended]
 
     def _run_first(self, rounds: int) -> None:
-        """The first plain run: the ceiling, and what the others are compared with."""
+        """Run the script plainly for the ceiling and for the results that other runs are compared
+        with."""
         plain = self._run_plain(self._run_dir)
         self._results.add_first(plain)
         self._summary = {key: value for key, value in plain.summary.items() if key != "what_if_run"}
@@ -725,14 +746,14 @@ class Experiment:
 
     @staticmethod
     def _with_finding(summary: dict[str, Any]) -> dict[str, Any]:
-        """The summary of the first plain run, with the change among its findings if it wins."""
+        """Return the summary, with the change added to its findings if the change wins."""
         from voirkit_instruments.what_if.rules import findings
 
         measured = [finding.document() for finding in findings(summary)]
         return {**summary, "findings": [*(summary.get("findings") or ()), *measured]}
 
     def _run_round(self, n: int) -> None:
-        """Run the script plainly and with each value: a pair for each."""
+        """Run the script once plainly and once with each value; each value gets a pair."""
         order: list[Trial | None] = [None, *self._active()]
         if n % 2 == 0:
             order.reverse()
@@ -770,8 +791,8 @@ class Experiment:
 
 
 def best_trial(trials: Sequence[Trial]) -> Trial:
-    """The value to choose: of those that win, or else of all measured ones, the first with which
-    runs take at most 3 % longer than with the quickest."""
+    """Return the trial of the best value: the first whose runs take at most 3 % longer than those
+    of the quickest value. If any values win, only these are considered."""
     measured = [trial for trial in trials if trial.outcome["pairs"] and not trial.code]
     wins = [trial for trial in measured if trial.outcome["verdict"] == "win"]
     candidates = wins or measured or trials[:1]
@@ -782,7 +803,8 @@ def best_trial(trials: Sequence[Trial]) -> Trial:
 
 
 def _rates(results: Sequence[RunResult]) -> dict[str, float | None]:
-    """The medians of items per second, and of the share of a step that is the wait for batches."""
+    """Return the medians, over runs, of items per second (``rate``) and of the share of step time
+    spent waiting for batches (``wait``)."""
     rates = [result.rate for result in results if result.rate is not None]
     waits = [result.wait for result in results if result.wait is not None]
     return {
@@ -792,15 +814,19 @@ def _rates(results: Sequence[RunResult]) -> dict[str, float | None]:
 
 
 def _contention(held_up: Sequence[tuple[float, float]]) -> dict[str, float] | None:
-    """In how many runs, of how many, other programs had processors that these waited for, and for
-    how much of the work at most; None if in none."""
+    """Summarise how much runs waited for processors that other programs used; None if no run did.
+
+    Returns ``runs``, the number of runs that waited; ``of``, the number of all runs; and ``most``,
+    the largest share of a run's work that was spent waiting.
+    """
     shares = [share for pair in held_up for share in pair]
     n = sum(share > 0 for share in shares)
     return {"runs": n, "of": len(shares), "most": max(shares)} if n else None
 
 
 def _compare_steps(pairs: Sequence[tuple[float | None, float | None]]) -> dict[str, float] | None:
-    """The median steps of plain and of changed runs, and their ratio; None if some run had none."""
+    """Return the median step times of plain and of changed runs, and their ratio; None if a run had
+    no steps."""
     timed = [(plain, changed) for plain, changed in pairs if plain and changed]
     if len(timed) < len(pairs) or not timed:
         return None

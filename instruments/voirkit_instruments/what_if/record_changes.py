@@ -1,9 +1,9 @@
-"""The changes that ``--what-if`` knows, and what one has to be. Those that are one switch of torch
-are here; nothing here imports torch.
+"""The protocol of a change for ``--what-if``, the table of all changes, and the changes that only
+set an option of torch or Python.
 
-A change is made for the whole of a run and takes nothing from the program but time: the program's
-results stay what they are, bit for bit or within rounding (``exact``). Where it cannot do that it
-raises in ``install``, or changes nothing and says so.
+Nothing here imports torch. A change applies to a whole run and only affects its time: the program's
+results stay the same, bit for bit or within rounding (``exact``). A change that cannot guarantee
+this raises in ``install``, or changes nothing and reports why.
 """
 
 from __future__ import annotations
@@ -23,64 +23,67 @@ if TYPE_CHECKING:
     from voirkit.intercept import Patches
 
 PLAIN = "plain"  # the setting of a run without a change
-# arguments of a DataLoader that it refuses without workers
+# arguments that a DataLoader without workers refuses
 _OF_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 
 
 class Ceiling(NamedTuple):
     """The most that a change could win."""
 
-    # of the run's time, 0 to 1: what the change could touch at most. 0 means that there is nothing
-    # to change, and nothing is run; None that it cannot be told.
+    # Largest share of the run's time that the change could affect, 0 to 1. 0: there is nothing to
+    # change, and no run with the change is made. None: unknown.
     share: float | None
-    because: str  # what that share is, or why there is none; a sentence
+    because: str  # a sentence: what takes this share, or why there is none
 
 
 class Change(Protocol):
-    """What each change is. It is made twice: by the driver, for ``ceiling``, and in each run that
-    it changes."""
+    """A change of ``--what-if``. It is created twice: by the driver, for ``ceiling``, and in each
+    run that it changes."""
 
-    exact: bool  # whether the results must be bit-equal; else within rounding (``analyse.Results``)
+    # True if results must be bit-equal; otherwise equal within rounding (``Results``)
+    exact: bool
 
     def __init__(self, argument: str | None) -> None:
-        """Take a value behind ``=``; None if there is none, as always if the change takes none.
-        Raises ValueError: it is wrong; the message says what would be right."""
+        """Take the value after ``=``; None if there is none, or the change takes none. Raises
+        ValueError if the value is wrong; the message says what would be right."""
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """What could be won at most.
+        """Return the most that the change could win.
 
         Args:
-            summary: Of a plain run (``summary.json``), and under ``what_if_run`` what ``record.py``
-                has seen of it: ``work_s`` (seconds from the first request for a batch to the
-                script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in them, also
-                outside of steps), ``cuda``, ``threads``.
+            summary: ``summary.json`` of a plain run. Its ``what_if_run`` has the facts that
+                ``record.py`` recorded: ``work_s`` (seconds from the first request for a batch to
+                the script's end), ``saves`` (calls of torch.save), ``saving_s`` (seconds in these
+                calls, also outside of steps), ``cuda``, ``threads``.
         """
 
     def install(self, patches: Patches) -> None:
-        """Make the change, in a run that is to be changed. Called before the script imports
-        anything; ``when_imported`` helps. All that is changed in libraries is to be put back by
-        ``end``, or by ``patches``, which are removed after it."""
+        """Make the change in this run. Called before the script imports anything; use
+        ``when_imported`` to wait for a library. ``end`` must undo all changes to libraries, except
+        those made with ``patches``, which are removed after ``end``."""
 
     def end(self) -> None:
-        """The script's work is over: wait for what is still going on. The run's time ends after
-        this.
+        """Wait for work that the change has deferred. Called after the script's work; the run's
+        measured time ends after this call.
 
         Raises:
-            BaseException: What has gone wrong too late to be raised in the program. The run then
-                counts as one that failed.
+            BaseException: An error that came too late to be raised in the program. The run then
+                counts as failed.
         """
 
     def facts(self) -> dict[str, Any]:
-        """After ``end``: ``touched``, how many times it changed something (0: there was nothing to
-        change), and anything else of note. ``because``, if it is there, is a sentence that says why
-        nothing was changed, or what else is to be known. ``once_s``, if it is there, are seconds
-        that the change took once, however long the run is: they are told apart from what it wins or
-        loses."""
+        """Return facts about the change. Called after ``end``.
+
+        ``touched`` is how many times the change changed something; 0: there was nothing to change.
+        ``because``, if present, is a sentence that says why nothing was changed, or a remark.
+        ``once_s``, if present, is the one-time cost of the change in seconds, which does not depend
+        on the length of the run; it is reported separately from the gain. Other keys are optional.
+        """
 
 
 class _Entry(NamedTuple):
-    path: str  # module:class, of this folder
-    argument: str  # how it is shown; empty if there is none. Several values stand between commas
+    path: str  # module:class, relative to this package
+    argument: str  # as shown in the help: "=N", or "=N,M" for several values; empty for none
     help: str
 
 
@@ -117,7 +120,7 @@ CHANGES = {
 }
 
 
-# Names that were changes, and are refused with what they were measured to do, and what to try
+# Names of withdrawn changes: the error message gives their measured effect, and a change to try
 # instead.
 WITHDRAWN = {
     "io-uring-read": (
@@ -130,13 +133,16 @@ WITHDRAWN = {
 }
 
 
-LIST = "list"  # asks what there is
+LIST = "list"  # the argument that prints all changes
 
 
 def parse_change(text: str) -> tuple[str, str | None]:
-    """``NAME``, ``NAME=ARG`` or ``NAME=ARG,ARG`` as (name, argument). Raises CommandLineError:
-    there is no such change, or none any more, or its argument is wrong; SystemExit: ``list`` has
-    printed what there is."""
+    """Parse ``NAME``, ``NAME=ARG`` or ``NAME=ARG,ARG`` to (name, argument).
+
+    Raises:
+        CommandLineError: The change is unknown or withdrawn, or its argument is wrong.
+        SystemExit: The text is ``list``; the changes have been printed.
+    """
     if text == LIST:
         print("\n".join(lines()))
         raise SystemExit(0)
@@ -165,12 +171,12 @@ def parse_change(text: str) -> tuple[str, str | None]:
 
 
 def values_of(argument: str | None) -> list[str | None]:
-    """The values of an argument, each of which is a change; None of a change that takes none."""
+    """Return the distinct values of an argument, separated by commas; [None] for no argument."""
     return [None] if argument is None else [*dict.fromkeys(argument.split(","))]
 
 
 def make_change(name: str, argument: str | None) -> Change:
-    """Make a change. Raises ValueError: its argument is wrong."""
+    """Create a change. Raises ValueError if its argument is wrong."""
     from importlib import import_module
 
     if argument is not None and not CHANGES[name].argument:
@@ -188,7 +194,7 @@ def lines() -> list[str]:
 
 
 def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
-    """Of what is done to ``torch.save``: the time in its calls."""
+    """Return the ceiling of changes to ``torch.save``: the time in its calls."""
     run = summary.get("what_if_run") or {}
     n = run.get("saves")
     if not n:
@@ -198,12 +204,12 @@ def ceiling_of_saving(summary: Mapping[str, Any]) -> Ceiling:
 
 
 def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ceiling:
-    """Of what can touch nothing but some phases of the training steps. Of evaluation no phases are
-    known: it counts whole.
+    """Return the ceiling of changes that can affect only some phases of the training steps. The
+    phases of evaluation are unknown, so all of its time counts.
 
     Args:
         summary: As for ``Change.ceiling``.
-        what: What these phases are, such as "waiting for batches".
+        what: A name for these phases in the sentence, such as "waiting for batches".
         phases: ``wait``, ``transfer``, ``forward`` ...
     """
     steps, evaluation = summary.get("steps"), summary.get("evaluation")
@@ -217,28 +223,29 @@ def ceiling_of_phases(summary: Mapping[str, Any], what: str, *phases: str) -> Ce
 
 
 def _share_of_work(summary: Mapping[str, Any], seconds: float) -> float | None:
-    """Seconds as a share of the run's work, 0 to 1; None if it has not been timed."""
+    """Return seconds as a share of the run's work, 0 to 1; None if the work was not timed."""
     work_s = (summary.get("what_if_run") or {}).get("work_s")
     return min(seconds / work_s, 1.0) if work_s else None
 
 
 def _ceiling_of_copies(summary: Mapping[str, Any]) -> Ceiling:
-    """Of what is done to copies to a GPU."""
+    """Return the ceiling of changes to copies to a GPU."""
     if not (summary.get("what_if_run") or {}).get("cuda"):
         return Ceiling(0.0, "there is no CUDA device here, and nothing is copied to one.")
     return ceiling_of_phases(summary, "copying from one device to another (transfer)", "transfer")
 
 
 class _Switch:
-    """What the changes here have in common."""
+    """The common base of the changes in this module."""
 
     exact = True  # results must be bit-equal
-    # what is changed as soon as it is there, and what is said as long as nothing was
+    # the module that is changed once it is imported, and the reason that is reported if nothing was
+    # changed
     module, idle = "torch", "torch was not imported."
 
     def __init__(self, argument: str | None) -> None:
         self.touched = 0  # how many times something was changed
-        self.because = ""  # why nothing was, if that can be told
+        self.because = ""  # why nothing was changed, if known
 
     def install(self, patches: Patches) -> None:
         """See ``Change``."""
@@ -249,14 +256,15 @@ class _Switch:
         """Make the change."""
 
     def end(self) -> None:
-        """Nothing goes on."""
+        """Do nothing: no work was deferred."""
 
     def facts(self) -> dict[str, Any]:
         return {"touched": self.touched, **({"because": self.because} if self.because else {})}
 
 
 def _whole_number(name: str, what: str, argument: str | None, least: int, most: int) -> int:
-    """The number behind ``NAME=``. Raises ValueError: it is none."""
+    """Return the number after ``NAME=``. Raises ValueError if it is not a whole number from
+    ``least`` to ``most``."""
     text = argument or ""
     is_number = text.isascii() and text.isdigit()
     if not is_number or not least <= int(text) <= most:
@@ -268,9 +276,9 @@ def _whole_number(name: str, what: str, argument: str | None, least: int, most: 
 
 
 class CheckpointNoCrc(_Switch):
-    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums, which
-    torch.load does not look at. Strict readers do: ``zipfile`` reports such a file as bad, and
-    other libraries have refused them."""
+    """``torch.serialization.set_crc32_options(False)``: torch.save writes no checksums. torch.load
+    does not read them, but strict readers do: ``zipfile`` reports a file without them as bad, and
+    other libraries have refused such files."""
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
@@ -296,8 +304,8 @@ class CheckpointNoCrc(_Switch):
 
 
 class NumThreads(_Switch):
-    """``torch.set_num_threads(N)`` as soon as torch is there; what the program itself sets later
-    holds."""
+    """``torch.set_num_threads(N)`` as soon as torch is imported; a number that the program sets
+    later wins."""
 
     exact = False  # sums are taken in another order
 
@@ -307,7 +315,7 @@ class NumThreads(_Switch):
         self._torch: Any = None
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The time of computing, where that is done by the CPU."""
+        """Return the time of computing as the ceiling, if the CPU computes the steps."""
         if (summary.get("what_if_run") or {}).get("threads") == self._n:
             return Ceiling(
                 0.0,
@@ -333,13 +341,13 @@ class NumThreads(_Switch):
 
 
 class _LoaderArgument(_Switch):
-    """What is done to the arguments of each ``DataLoader`` that the program makes."""
+    """A change of one argument of each ``DataLoader`` that the program makes."""
 
     module = "torch.utils.data.dataloader"
-    name: str  # of the argument
+    name: str  # name of the argument
 
     def alter(self, arguments: dict[str, Any]) -> bool:
-        """Change those that are given, and return True; False if they are like that already."""
+        """Change the given arguments in place; False if they already have the changed value."""
         raise NotImplementedError
 
     def switch(self, module: Any, patches: Patches) -> None:
@@ -356,7 +364,7 @@ class _LoaderArgument(_Switch):
 
         try:
             bound = signature(wrapped).bind(*args, **kwargs)
-        except TypeError:  # torch says what is wrong with it
+        except TypeError:  # wrong arguments: torch raises its own error
             return wrapped(*args, **kwargs)
         if self.alter(bound.arguments):
             self.touched += 1
@@ -365,7 +373,7 @@ class _LoaderArgument(_Switch):
 
 
 class PinMemory(_LoaderArgument):
-    """``DataLoader(pin_memory=True)``, where the program leaves it out."""
+    """``DataLoader(pin_memory=True)``, for loaders that do not pin memory already."""
 
     name = "pin_memory"
     idle = "no loader was made that does not pin its batches already."
@@ -379,8 +387,8 @@ class PinMemory(_LoaderArgument):
 
 
 class Workers(_LoaderArgument):
-    """``DataLoader(num_workers=N)``; without workers there is nothing to prefetch, to keep or to
-    wait for, and arguments that say so are left out."""
+    """``DataLoader(num_workers=N)``. For N = 0 the arguments that a loader only accepts with
+    workers are removed (``prefetch_factor``, ``persistent_workers``, ...)."""
 
     name = "num_workers"
 
@@ -390,8 +398,9 @@ class Workers(_LoaderArgument):
         self.idle = f"no loader was made that has another number of workers than {self._n}."
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The wait for batches of a loader without workers. Workers take processors from the
-        training as well, so with fewer of them more can be won."""
+        """Return the wait for batches as the ceiling if the script's loader has no workers. With
+        workers the ceiling is unknown: workers also take processors from the training, so fewer
+        workers may win more than the wait."""
         loader = (summary.get("steps") or {}).get("loader") or {}
         workers = loader.get("workers") or 0
         if workers:
@@ -416,17 +425,16 @@ class NonBlocking(_Switch):
     """``non_blocking=True`` for copies from pinned memory to a GPU by ``Tensor.to`` and
     ``Tensor.cuda``.
 
-    Only such copies: from other memory it gains nothing, and to the CPU the program could read what
-    has not arrived. What the program
-    writes into the pinned tensor right after the copy may arrive too: the losses are compared for
-    that.
+    Other copies are left alone. A copy from other memory gains nothing, and after a copy to the CPU
+    the program could read data that has not arrived yet. If the program writes into the pinned
+    tensor right after the copy, the new data may arrive instead: comparing the losses shows it.
     """
 
     idle = "nothing was copied from pinned memory to a GPU."
     ceiling = staticmethod(_ceiling_of_copies)
 
     def switch(self, torch: Any, patches: Patches) -> None:
-        for name in ("to", "cuda"):  # around what others have put there
+        for name in ("to", "cuda"):  # encloses patches of other instruments
             patches.put(torch.Tensor, name, self._copy_method(torch, name))
 
     def _copy_method(self, torch: ModuleType, name: str) -> Any:
@@ -451,8 +459,8 @@ class NonBlocking(_Switch):
     def _to_gpu(
         self, torch: ModuleType, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> bool:
-        """Whether the arguments are a GPU and nothing else that could be ``non_blocking``: ``to``
-        takes it by place as well."""
+        """True if the arguments name a GPU and none of them could be ``non_blocking``, which ``to``
+        also takes as a positional argument."""
         if any(type(value) is bool for value in args) or len(args) > 2:
             return False
         device = kwargs.get("device", args[0] if args else None)
@@ -477,8 +485,8 @@ def _pinned(tensor: Any) -> bool:
 
 
 class _Collections(_Switch):
-    """What is done to python's garbage collector from the first step of an optimizer on: the
-    script's objects are there then."""
+    """Base of changes to Python's garbage collection. They take effect after the first optimizer
+    step, when the script's long-lived objects exist."""
 
     module, idle = "torch.optim.optimizer", "no optimizer of torch made a step."
 
@@ -488,7 +496,8 @@ class _Collections(_Switch):
         self._hook: Any = None
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """The time of collections in training steps; where the script evaluates as well, of all."""
+        """Return the time of garbage collections in training steps as the ceiling; if the script
+        also evaluates, the time of all garbage collections."""
         steps, wall = summary.get("steps"), summary.get("wall")
         if not steps or not steps["n"]:
             return Ceiling(None, "no training step was seen.")
@@ -512,7 +521,7 @@ class _Collections(_Switch):
         self._hook = module.register_optimizer_step_post_hook(after_step)
 
     def on_step(self) -> None:
-        """An optimizer has made a step."""
+        """Make the change; called after each optimizer step."""
 
     def end(self) -> None:
         if self._hook is not None:
@@ -522,7 +531,7 @@ class _Collections(_Switch):
 class GcFreeze(_Collections):
     """``gc.collect(); gc.freeze()`` after the first step of an optimizer."""
 
-    _once_ns = 0  # what the collection takes
+    _once_ns = 0  # time of the collection and freeze
 
     def on_step(self) -> None:
         if self.steps == 1:
@@ -549,12 +558,12 @@ class GcFreeze(_Collections):
 
 
 class GcEvery(_Collections):
-    """``gc.disable()`` after the first step of an optimizer, and ``gc.collect(1)`` then and after
-    every N steps, as torchtitan does it.
+    """``gc.disable()`` after the first optimizer step, and ``gc.collect(1)`` then and after every N
+    steps, as torchtitan does.
 
-    That collects what the steps since the last time have made. A full collection, which python
-    itself hardly ever makes where nothing grows, takes 0.4 s with torch imported: 7 of them made a
-    script of 6,000 small steps 2.3 to 2.9 times as slow.
+    ``gc.collect(1)`` collects the objects that were created since the last collection. A full
+    collection takes 0.4 s with torch imported: 7 of them made a script of 6,000 small steps 2.3 to
+    2.9 times as slow. Python itself rarely makes one if memory does not grow.
     """
 
     def __init__(self, argument: str | None) -> None:

@@ -1,18 +1,20 @@
 """``--what-if checkpoint-async``: ``torch.save`` returns when tensors are copied and all else is
 pickled; a thread writes the file.
 
-torch.save runs as it is, up to the object that it writes its records to (torch 2.1 to 2.15: the
-class ``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` in its place keeps the
-records, tensors as copies, and a thread passes them on in the same order: the file is the same,
-byte for byte. What torch.save raises about a path it raises where it is called.
+torch.save runs unchanged, except for the object to which it writes its records (torch 2.1 to 2.15:
+the class ``torch.serialization._open_zipfile_writer_file``). A ``RecordBuffer`` takes its place. It
+keeps the records, with copies of the tensors, and a thread writes them in the same order: the file
+is the same, byte for byte. Errors about a path are still raised in the call of torch.save.
 
-Only what the main thread of a single process saves to a regular file by its path is written later;
-all else is written as ever, and the facts say why. Nobody can tell beforehand that a program will
-look at a file too early. So it waits for all files before it opens, renames, links or removes one
-of them, asks for its size, lists a folder, starts or signals a process, connects, or ends. Python
-reports most of that by audit events; ``os.stat`` and ``os._exit``, which have none, are wrapped.
-What writing fails with is raised in the main thread, where it waits next or saves again. Not seen:
-libraries that open files in C, processes that run already, a process that is killed.
+A file is written later only if the main thread of a single process saves it to a regular file by
+its path. All other files are written by torch.save as usual, and the facts say why.
+
+The program might read a file before it is written. So it waits for all files before it opens,
+renames, links or removes one of them, or asks for its size. It also waits before it lists a folder,
+starts or signals a process, connects, or ends. Python reports most of these operations by audit
+events; ``os.stat`` and ``os._exit``, which have none, are wrapped. An error in writing is raised in
+the main thread at its next wait or save. Not detected: libraries that open files in C, processes
+that already run, and a process that is killed.
 """
 
 from __future__ import annotations
@@ -38,12 +40,12 @@ if TYPE_CHECKING:
     from voirkit.intercept import Patches
 
 _OPENER = "_open_zipfile_writer_file"
-# what torch passes to its writer, as far as it has them
+# functions that return the options that torch passes to its writer, if this torch version has them
 _OPTIONS = ("get_crc32_options", "_get_storage_alignment")
 
-# Audit events of python 3.10 to 3.13 before which all is waited for: another process may look, a
-# folder is listed, or has another name. Of other events of ``os``, and of ``open``, it depends on
-# the files that they name.
+# Audit events (Python 3.10 to 3.13) before which the program waits for all files: another process
+# may read them, or a folder is listed or renamed. At ``open`` and other ``os`` events the program
+# waits only if they name a pending file.
 _WAITS_FOR_ALL = {
     "os.rename",
     "os.listdir",
@@ -65,7 +67,7 @@ _WAITS_FOR_ALL = {
 
 
 class CheckpointAsync:
-    """The change, for one process."""
+    """The change ``checkpoint-async`` in one process; see ``Change``."""
 
     exact = True
 
@@ -73,20 +75,21 @@ class CheckpointAsync:
         self._saves = BackgroundSaves()
         self._patches: Patches | None = None
         self._pid = os.getpid()
-        self._synchronous: dict[str, int] = {}  # why a save was not left to the thread -> how many
+        # reason why saves were not left to the thread -> number of such saves
+        self._synchronous: dict[str, int] = {}
         self._n, self._bytes, self._copying_ns = 0, 0, 0
         self._why_nothing = "torch was not imported."
 
-    ceiling = staticmethod(ceiling_of_saving)  # the copies stay
+    ceiling = staticmethod(ceiling_of_saving)  # an upper bound: the time of copying remains
 
     def install(self, patches: Patches) -> None:
         self._patches = patches
-        when_imported("torch", self._patch)  # and all of it: its writer cannot be tried before
+        when_imported("torch", self._patch)  # torch's writer can only be tried after the import
 
     def _patch(self, torch: ModuleType) -> None:
         module = torch.serialization
         patches = self._patches
-        if patches is None:  # the work is over
+        if patches is None:  # the script's work is over
             return
         getters = [getattr(module, name, None) for name in _OPTIONS]
         options = [getter for getter in getters if getter is not None]
@@ -95,7 +98,7 @@ class CheckpointAsync:
             writer.write_end_of_file()
             opener: Any = getattr(module, _OPENER)
             init, leave = opener.__init__, vars(opener)["__exit__"]
-        except Exception as exc:  # of private parts of torch
+        except Exception as exc:  # private parts of torch, which may differ in other versions
             error = f"{type(exc).__name__}: {exc}"
             self._why_nothing = f"this torch writes files in a way that is not known ({error})."
             return
@@ -122,16 +125,16 @@ class CheckpointAsync:
         self._why_nothing = ""
 
     def _open(self, name: Any, options: Sequence[Callable[[], Any]]) -> RecordBuffer | None:
-        """Open the file as torch would, but truncate it in the thread: to free 100 MB takes 60 ms.
-        Returns what keeps the records; None if torch is to open it by itself, and to report what is
-        wrong with it."""
+        """Open the file as torch would, but leave truncation to the thread: freeing 100 MB takes
+        60 ms. Returns the buffer for the records, or None if torch must open the file itself and
+        report any error."""
         import torch
 
         why = self._why_synchronous(name)
         if not why:
             try:
-                # Links that lead to the folder may lead elsewhere by then; the file's own name is
-                # in it, as torch writes it there.
+                # Symbolic links in the folder's path may have changed when the thread writes. The
+                # base name is kept, because torch writes it into the file.
                 folder, base = os.path.split(name)
                 path = os.path.join(os.path.realpath(folder, strict=True), base)
                 path.encode()
@@ -144,7 +147,7 @@ class CheckpointAsync:
         values = [option() for option in options]
 
         def make_writer() -> Any:
-            self._saves.wait("torch.save")  # of those before it, if this is not their thread
+            self._saves.wait("torch.save")  # for earlier saves; does nothing in a writer thread
             try:
                 os.ftruncate(file, 0)
             finally:
@@ -154,7 +157,8 @@ class CheckpointAsync:
         return RecordBuffer(Save(path, os.fstat(file)), make_writer, room())
 
     def _why_synchronous(self, path: str) -> str:
-        """Why a save is to be made here and now; empty if it need not."""
+        """Return why a save has to be made at once, in this thread; empty if a thread can make it
+        later."""
         if os.getpid() != self._pid:
             return "in a child process"
         if threading.current_thread() is not threading.main_thread():
@@ -164,7 +168,7 @@ class CheckpointAsync:
         if int(os.environ.get("WORLD_SIZE", "1") or 1) > 1:
             return "in one of several ranks"
         if not path.isascii():
-            return "to a path that is not ASCII"  # torch lets python open it
+            return "to a path that is not ASCII"  # torch opens such a file through Python
         with suppress(OSError, ValueError):
             if not os.path.basename(path) or not stat.S_ISREG(self._saves.stat(path).st_mode):
                 return "to what is no regular file"
@@ -177,11 +181,11 @@ class CheckpointAsync:
         buffer: RecordBuffer = opener.file_like
 
         def write() -> Any:
-            """Write what is kept, and end the file, as torch's own ``with`` would have."""
+            """Write the kept records and close the file, as torch's own ``with`` would."""
             opener.file_like = writer = buffer.writer()
             try:
                 buffer.flush(writer)
-            except BaseException as exc:  # raised again
+            except BaseException as exc:  # it is raised again
                 leave(opener, type(exc), exc, exc.__traceback__)
                 raise
             return leave(opener, *error)
@@ -197,8 +201,8 @@ class CheckpointAsync:
         return None
 
     def end(self) -> None:
-        """Wait for what is being written. Raises Exception: what writing failed with, if the
-        program has not met it."""
+        """Wait until all files are written. Raises an error in writing that was not raised in the
+        program yet."""
         self._patches = None
         try:
             self._saves.wait("the end")
@@ -206,9 +210,12 @@ class CheckpointAsync:
             self._saves.is_watching = False
 
     def facts(self) -> dict[str, Any]:
-        """``touched``: saves that a thread wrote; ``bytes`` of them; ``synchronous``: why others
-        were written in place, how many; seconds of the program: ``copying_s``, ``waiting_s``, and
-        ``waits``: for what it waited, how many times.
+        """Return the facts of ``Change.facts``.
+
+        ``touched``: number of saves that a thread wrote; ``bytes``: size of their copies;
+        ``synchronous``: number of other saves by reason; ``copying_s``, ``waiting_s``: seconds that
+        the program spent copying and waiting; ``waits``: number of waits by the operation that
+        waited.
         """
         facts: dict[str, Any] = {
             "touched": self._n,
@@ -227,29 +234,30 @@ class CheckpointAsync:
 
 
 class RecordBuffer:
-    """The records of one file, in the place of torch's writer (``PyTorchFileWriter``) while
-    torch.save pickles.
+    """Buffer of the records of one file. It takes the place of torch's writer
+    (``PyTorchFileWriter``) while torch.save pickles.
 
-    What cannot be kept, for want of memory or because it is unknown, is written at once, after all
-    that was kept before.
+    A record that cannot be kept, because memory is short or its kind is unknown, is written at
+    once, after all records that were kept before.
 
     Args:
-        make_writer: Makes the writer that the records are for.
+        save: The file, and the thread that writes it.
+        make_writer: Creates torch's writer for the file.
         room: Bytes that copies may take.
 
     Attributes:
-        bytes: Of the copies.
-        copying_ns: What they took.
+        bytes: Size of the copies.
+        copying_ns: Time that copying took.
     """
 
     def __init__(self, save: Save, make_writer: Callable[[], Any], room: float) -> None:
         self.save = save
         self._make_writer, self._writer = make_writer, None
         self._room = room
-        # method, arguments, what must live as long
+        # (method of the writer, arguments, object that must live until the record is written)
         self._records: list[tuple[str, tuple[Any, ...], Any]] = []
         self.bytes, self.copying_ns = 0, 0
-        self.why_direct = ""  # why records now go straight to the writer; empty while they are kept
+        self.why_direct = ""  # why records now go directly to the writer; empty while they are kept
 
     def writer(self) -> Any:
         if self._writer is None:
@@ -257,7 +265,8 @@ class RecordBuffer:
         return self._writer
 
     def write_record(self, name: Any, data: Any, size: int) -> Any:
-        """As the writer's: text, bytes, a storage, or (torch 2.1) an address."""
+        """Keep a record, or pass it to the writer if records are written directly. ``data`` is the
+        writer's argument: text, bytes, a storage, or (torch 2.1) an address."""
         if not self.why_direct:
             if isinstance(data, (str, bytes)):
                 self._records.append(("write_record", (name, data, size), None))
@@ -273,13 +282,14 @@ class RecordBuffer:
         return None
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else that torch may want of its writer: it has it, from then on."""
+        """Write directly from now on, and return the writer's attribute: torch uses an unknown part
+        of its writer."""
         self._write_directly("with records of an unknown kind")
         return getattr(self.writer(), name)
 
     def _copy(self, name: Any, data: Any, size: int) -> bool:
-        """Keep a copy of some memory; False if that cannot be, and then nothing is kept any
-        more."""
+        """Keep a copy of a record's memory. Returns False if that is impossible; all records are
+        then written directly."""
         import torch
 
         begin_ns = time.perf_counter_ns()
@@ -292,7 +302,7 @@ class RecordBuffer:
         try:
             if self.bytes + size > self._room:
                 raise MemoryError
-            # and no tensor: no mode of torch that is on may have a say in this
+            # a storage instead of a tensor, so that no active mode of torch intercepts the call
             copy = torch.UntypedStorage(size)
         except (MemoryError, RuntimeError):
             self._write_directly("for want of memory")
@@ -311,8 +321,8 @@ class RecordBuffer:
             self.flush(self.writer())
 
     def flush(self, writer: Any) -> None:
-        """Write what is kept, and give its memory back piece by piece. Raises RuntimeError: as the
-        writer raises it (disk full); what is left is never written then."""
+        """Write the kept records, and free the memory of each once it is written. Raises the
+        writer's RuntimeError (disk full); the remaining records are then never written."""
         records, self._records = self._records[::-1], []
         while records:
             method, args, _ = records.pop()
@@ -320,8 +330,8 @@ class RecordBuffer:
 
 
 def room() -> float:
-    """Bytes of memory that copies of one file may take: half of what the machine, and the control
-    group (version 2), have left."""
+    """Return the bytes that copies of one file may take: half of the available memory of the
+    machine or of the control group (version 2), whichever is less."""
     import psutil
 
     available = float(psutil.virtual_memory().available)
@@ -331,23 +341,23 @@ def room() -> float:
         rows = (folder / "memory.stat").read_text(encoding="utf-8").splitlines()
         sizes = {name: float(size) for name, size in map(str.split, rows)}
         cached = sizes["inactive_file"] + sizes["active_file"]
-        limit = float((folder / "memory.max").read_text())  # "max", of no limit, is not a number
+        limit = float((folder / "memory.max").read_text())  # ValueError for "max", no limit
         current = float((folder / "memory.current").read_text())
         available = min(available, limit - current + cached)
     return available / 2
 
 
 class Save(threading.Thread):
-    """One file, and the thread that writes it: it lives only while there is something to write, so
-    that a fork finds none."""
+    """One file, and the thread that writes it. The thread lives only while it writes, so that no
+    thread exists when the program forks."""
 
     def __init__(self, path: str, status: os.stat_result) -> None:
         super().__init__(name="voirkit-checkpoint")
         self.path = path
         self.inode = status.st_dev, status.st_ino
         self.write: Callable[[], Any] | None = None
-        self.previous: Save | None = None  # the save that is written before it
-        self.error: BaseException | None = None  # what writing it failed with
+        self.previous: Save | None = None  # the save that must be written before this one
+        self.error: BaseException | None = None  # the error with which writing failed
 
     def run(self) -> None:
         try:
@@ -362,25 +372,25 @@ class Save(threading.Thread):
                     " written after torch.save."
                 )
             self.error = exc
-        self.previous = self.write = None  # what they hold is freed
+        self.previous = self.write = None  # frees the memory that they hold
 
 
 class BackgroundSaves:
-    """The files that threads are writing, in the order of the calls, and what makes the program
-    wait for them."""
+    """The files that threads are writing, in the order of the calls, and the hooks that make the
+    program wait for them."""
 
     def __init__(self) -> None:
-        # those not known to be written, or failed without the program having been told. Empty:
-        # nobody has to wait.
+        # saves that may not be written yet, and failed saves whose error has not been raised in the
+        # program; if empty, the program never waits
         self.pending: list[Save] = []
-        self.is_watching = False  # whether the program is made to wait
-        self.waited_ns = 0  # how long it waited
-        self.waits: dict[str, int] = {}  # for what, how many times
-        self.stat = os.stat  # ``os.stat`` itself
+        self.is_watching = False  # True if the program is made to wait
+        self.waited_ns = 0  # time that the program waited
+        self.waits: dict[str, int] = {}  # operation that waited -> number of waits
+        self.stat = os.stat  # the original ``os.stat``
         self._pid = os.getpid()
 
     def start(self, save: Save, write: Callable[[], Any]) -> None:
-        """Have a file written; in place where no thread can be started."""
+        """Start the thread that writes a file. If no thread can be started, write it here."""
         save.write = write
         self.pending = [other for other in self.pending if other.is_alive() or other.error]
         save.previous = self.pending[-1] if self.pending else None
@@ -388,14 +398,14 @@ class BackgroundSaves:
             save.start()
             self.pending.append(save)
             return
-        except RuntimeError:  # the interpreter is ending, or there is no thread left
+        except RuntimeError:  # the interpreter is ending, or the limit of threads is reached
             pass
         save.run()
         if save.error is not None:
             raise save.error
 
     def wait(self, why: str) -> None:
-        """Wait until all is written; nothing in a thread that writes, nor in a child process."""
+        """Wait until all files are written. Does nothing in a writer thread or a child process."""
         saves = list(self.pending)
         writers = [save.ident for save in saves]
         if os.getpid() != self._pid or threading.get_ident() in writers:
@@ -405,7 +415,7 @@ class BackgroundSaves:
         for save in saves:
             save.join()
             if save.error is None:
-                with suppress(ValueError):  # another thread was first
+                with suppress(ValueError):  # another thread has removed it already
                     self.pending.remove(save)
         if has_to_wait:
             self.waited_ns += time.perf_counter_ns() - begin_ns
@@ -413,7 +423,7 @@ class BackgroundSaves:
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise, in the main thread, what the first that failed failed with, once."""
+        """Raise the error of the first failed save, once; only in the main thread."""
         if threading.current_thread() is threading.main_thread():
             for save in self.pending:
                 if save.error is not None:
@@ -421,15 +431,17 @@ class BackgroundSaves:
                     raise save.error
 
     def watch(self, patches: Patches) -> None:
-        """Make the program wait wherever it could see a file that is not written."""
-        from wrapt import FunctionWrapper  # equal to what it wraps, as os.supports_dir_fd asks
+        """Install the hooks: the program waits wherever it could see that a file is not written
+        yet."""
+        # a FunctionWrapper equals the wrapped function, so ``os.stat in os.supports_dir_fd`` holds
+        from wrapt import FunctionWrapper
 
         if self.is_watching:
             return
         self.is_watching = True
-        # python has no way to take one back: it does nothing after the end
+        # Python cannot remove an audit hook: this one does nothing after the end
         sys.addaudithook(self._on_event)
-        # python 3.10 keeps functions of os there
+        # Python 3.10's pathlib calls functions of ``os`` through this class
         accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
         for name in ("stat", "lstat"):
             wrapped = FunctionWrapper(getattr(os, name), self._on_stat)
@@ -446,7 +458,8 @@ class BackgroundSaves:
 
     def _names_pending(self, event: str, args: tuple[Any, ...]) -> bool:
         if event == "open" and isinstance(args[0], int):
-            return True  # to spawn a process has no event; multiprocessing opens a pipe to it
+            # multiprocessing opens a pipe to a process that it spawns; the spawn has no event
+            return True
         is_of_files = event == "open" or event.startswith("os.")
         return is_of_files and any(self.is_pending(path, True) for path in args[:2])
 
@@ -456,7 +469,7 @@ class BackgroundSaves:
         if self.pending and self.is_watching:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             path = args[0] if args else kwargs.get("path")
-            # the steps instrument notes the sizes of checkpoints
+            # the steps instrument records the sizes of checkpoints
             is_ours = caller in ("voirkit", "voirkit_instruments")
             if not is_ours and self.is_pending(path, "dir_fd" in kwargs):
                 self.wait(f"os.{function.__name__}")
@@ -470,8 +483,9 @@ class BackgroundSaves:
         return function(*args, **kwargs)
 
     def is_pending(self, path: Any, is_any_folder: bool = False) -> bool:
-        """True if a path names a file that may not be written yet, by whatever link; of a relative
-        one that may begin at any folder the name is enough."""
+        """True if a path, also through links, leads to a file that may not be written yet. With
+        ``is_any_folder`` a relative path may start at any folder, and an equal file name is
+        enough."""
         if not self.pending:
             return False
         try:

@@ -1,11 +1,11 @@
-"""``--what-if read-ahead``: the kernel is told which files a batch needs before the first of them
+"""``--what-if read-ahead``: announces the files of a batch to the kernel before the first of them
 is read (``posix_fadvise``, WILLNEED).
 
-Which files a sample opens is learned in the first epoch, from Python's audit event ``open``; what
-libraries open in C is not seen. From then on a loader's worker announces the files of its batch,
-and of the batches that already wait in its queue; without workers, those of the batch alone: to
-look further would draw from the program's sampler. Worth something where files are not in memory
-yet. The program reads as ever.
+The files that a sample opens are learned in the first epoch, from Python's audit event ``open``;
+files that libraries open in C are not seen. After that a loader's worker announces the files of its
+batch, and of the batches that already wait in its queue. Without workers, only the files of the
+current batch are announced: looking further would draw from the program's sampler. This helps if
+the files are not in memory yet. The program's own reads do not change.
 
 Checked with torch 2.1 to 2.15.
 """
@@ -34,30 +34,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Index = int | str
 
-_MOST_BYTES = 16 << 20  # of a file that are requested: what is larger is not a sample
-_MOST_ANNOUNCED = 100_000  # samples announced before their turn that are remembered
-_MOST_SAMPLES = 200_000  # whose files are remembered
-# a file that more samples open holds many of them: to read it all for one would be no help
+_MOST_BYTES = 16 << 20  # bytes of a file that are requested; a larger file is not one sample
+_MOST_ANNOUNCED = 100_000  # remembered samples whose files were announced before their turn
+_MOST_SAMPLES = 200_000  # samples whose files are remembered
+# A file that more samples open contains many samples: reading all of it for one would not help.
 _MOST_SHARING = 4
-_TRIALS = 1000  # samples that open nothing, after which nothing is expected any more
-_LOOK_EVERY_S = 0.5  # at what other processes have learned
+_TRIALS = 1000  # learning stops if this many samples were read and none has opened a file
+_LOOK_EVERY_S = 0.5  # interval between reads of the files that other processes have learned
 _CODE = (".py", ".pyc", ".so")
 _NO_FILES = ("/proc/", "/dev/", "/sys/")
 
 
 class ReadAhead:
-    """The change, in the main process and in the workers that are forked from it."""
+    """The change ``read-ahead``, in the main process and in workers forked from it; see
+    ``Change``."""
 
     exact = True
 
     def __init__(self, argument: str | None) -> None:
         self._files: SampleFiles | None = None
-        self._announced: set[tuple[int, Index]] = set()  # before their turn
+        # samples (dataset id, index) whose files were announced before their turn
+        self._announced: set[tuple[int, Index]] = set()
         self._facts: dict[str, Any] = {"touched": 0}
         self._off = "torch's DataLoader was not imported."
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """What the program waits for batches."""
+        """Return the time that the program waits for batches as the ceiling."""
         return ceiling_of_phases(summary, "waiting for batches", "wait")
 
     def install(self, patches: Patches) -> None:
@@ -83,7 +85,7 @@ class ReadAhead:
 
         @wraps(original)
         def fetch(self_: Any, possibly_batched_index: Any) -> Any:
-            # in a forked worker it is where it was
+            # a forked worker has the dataset at the same address, so ids are equal in all processes
             batch, dataset = possibly_batched_index, id(self_.dataset)
             indices = batch if self_.auto_collation else [batch]
             if (
@@ -104,7 +106,7 @@ class ReadAhead:
     def _patch_worker(self, patches: Patches, files: SampleFiles, module: ModuleType) -> None:
         original = module._worker_loop
 
-        @wraps(original)  # a spawned worker finds torch's own by this name
+        @wraps(original)  # pickled by name: a spawned worker gets torch's own ``_worker_loop``
         def loop(kind: Any, dataset: Any, index_queue: Any, *args: Any, **kwargs: Any) -> Any:
             def on_waiting(indices: Any) -> None:
                 if type(indices) is list:
@@ -117,11 +119,11 @@ class ReadAhead:
     def _announce(
         self, files: SampleFiles, dataset: int, indices: list[Any], early: bool = False
     ) -> bool:
-        """Announce the files of a batch that are not announced yet; whether all its samples are
-        known."""
+        """Announce the files of a batch, except those announced before. Returns True if the files
+        of all its samples are known. ``early`` is for batches that still wait in the queue."""
         try:
             by_sample, all_known = files.lookup(dataset, indices)
-        except Exception:  # a batch of something else than indices: nothing that it could be asked
+        except Exception:  # the batch does not consist of indices: nothing can be looked up
             return True
         paths = [
             path
@@ -139,9 +141,11 @@ class ReadAhead:
         return all_known
 
     def prefetch(self, paths: Iterable[str]) -> int:
-        """Have the kernel read files into memory; how many it could be told of. Files that are
-        gone, or are not regular ones any more, are passed over unopened: to open a pipe or a device
-        is an act, which releases who waits at its other end."""
+        """Ask the kernel to read files into memory, and return the number of files requested.
+
+        Files that are gone or are no regular files are skipped without opening them: opening a pipe
+        or device has effects, such as releasing a process that waits at the other end.
+        """
         n = 0
         for path in paths:
             with suppress(OSError, ValueError):
@@ -160,7 +164,8 @@ class ReadAhead:
             self._facts = self._files.end()
 
     def facts(self) -> dict[str, Any]:
-        """``touched``: files announced; ``batches`` that they were for; ``learned``: samples whose
+        """Return the facts of ``Change.facts``. ``touched``: number of files announced;
+        ``batches``: number of batches with announced files; ``learned``: number of samples whose
         files are known."""
         facts = dict(self._facts)
         if not facts["touched"]:
@@ -173,16 +178,21 @@ class ReadAhead:
 
 
 class WatchedQueue:
-    """A worker's queue of indices, which reports those that wait in it. Gives the same in the same
-    order. ``queue``: a queue of multiprocessing, read by this process alone; ``on_waiting``: called
-    with the indices of each batch that waits."""
+    """Wrapper of a worker's index queue, which reports the batches that wait in it. It returns the
+    same items in the same order.
+
+    Args:
+        queue: A multiprocessing queue that only this process reads.
+        on_waiting: Called with the indices of each batch that waits.
+    """
 
     def __init__(self, queue: Any, on_waiting: Callable[[Any], None]) -> None:
         self._queue, self._on_waiting = queue, on_waiting
         self._buffer: deque[Any] = deque()
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        """As the queue's."""
+        """Return the next item, as the queue's ``get`` does, and report the batches that wait after
+        it."""
         from queue import Empty
 
         if not self._buffer:
@@ -202,7 +212,8 @@ class WatchedQueue:
 
 
 class WatchedIndices(list):  # type: ignore[type-arg]
-    """The indices of a batch; reports each index when its sample is about to be read."""
+    """List of the indices of a batch, which reports each index when its sample is about to be
+    read."""
 
     def __init__(self, indices: list[Any], on_sample: Callable[[Any], None]) -> None:
         super().__init__(indices)
@@ -214,22 +225,23 @@ class WatchedIndices(list):  # type: ignore[type-arg]
             yield index
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        return list, (self[:],)  # a copy, here or in another process, watches nothing
+        return list, (self[:],)  # a copy, here or in another process, is a plain list
 
 
 class _Reading(threading.local):
-    """What this thread is learning."""
+    """Per-thread state while files are learned: the index of the sample being read, and the opened
+    files by index. Both are None while nothing is learned."""
 
     index: Index | None = None
     paths: dict[Index, list[str]] | None = None
 
 
 class SampleFiles:
-    """Which files each sample of a data set opens. In each process one thread learns at a time.
+    """The files that each sample of a dataset opens. In each process one thread learns at a time.
 
-    The main process and the workers that are forked from it share, over epochs, a file to which
-    each appends what it has seen: lines of ``[dataset, index, paths]``, and the number of files
-    that were asked for of each batch.
+    The main process and the workers forked from it share one file over all epochs. Each process
+    appends a line ``[dataset, index, paths]`` for each learned sample, and the number of requested
+    files for each batch.
     """
 
     def __init__(self) -> None:
@@ -237,14 +249,14 @@ class SampleFiles:
         self._shared = os.path.join(self._folder, "learned")
         self._offset, self._read_at_s = 0, 0.0
         self._paths: dict[tuple[int, Index], list[str]] = {}
-        self._sharing: dict[str, int] = {}  # path -> how many samples open it
+        self._sharing: dict[str, int] = {}  # path -> number of samples that open it
         self._reading = _Reading()
         self._tried = 0
         self._on = True
-        sys.addaudithook(self._on_event)  # there is no way to take it back
+        sys.addaudithook(self._on_event)  # an audit hook cannot be removed
 
     def wants_more(self) -> bool:
-        """Whether there is anything to learn still."""
+        """True if files of further samples should still be learned."""
         return (
             self._on
             and len(self._paths) < _MOST_SAMPLES
@@ -253,10 +265,10 @@ class SampleFiles:
 
     @contextmanager
     def learning(self, dataset: int) -> Iterator[None]:
-        """Note in this thread which files are opened, for the sample that ``start_sample``
-        names."""
+        """Context manager that records the files that this thread opens, for the sample that
+        ``start_sample`` set last."""
         reading = self._reading
-        outer = reading.paths, reading.index  # a sample may be made by a loader of its own
+        outer = reading.paths, reading.index  # a dataset may use a loader of its own for a sample
         paths: dict[Index, list[str]] = {}
         reading.paths = paths
         try:
@@ -272,7 +284,7 @@ class SampleFiles:
             )
 
     def start_sample(self, index: Any) -> None:
-        """A sample begins to be read."""
+        """Set the sample that is about to be read."""
         reading = self._reading
         reading.index = key = _key(index)
         if key is not None and reading.paths is not None:
@@ -289,7 +301,7 @@ class SampleFiles:
             isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
         ):
             return
-        with suppress(OSError):  # the folder that it begins at is gone
+        with suppress(OSError):  # the current folder of a relative path is gone
             name = os.path.abspath(os.fsdecode(path))
             if not name.endswith(_CODE) and not name.startswith(_NO_FILES):
                 reading.paths[reading.index].append(name)
@@ -301,8 +313,8 @@ class SampleFiles:
                 self._sharing[path] = self._sharing.get(path, 0) + 1
 
     def lookup(self, dataset: int, indices: Sequence[Any]) -> tuple[dict[Index, list[str]], bool]:
-        """Of the samples that are known the files that belong to few samples; and whether all are
-        known."""
+        """Return the files of each known sample in a batch, without files that many samples share;
+        and whether all samples of the batch are known."""
         keys = [key for index in indices if (key := _key(index)) is not None]
         if (
             any((dataset, key) not in self._paths for key in keys)
@@ -317,7 +329,7 @@ class SampleFiles:
         return few, all(key in known for key in keys)
 
     def _read_shared(self) -> None:
-        """Read what has been learned since the last look."""
+        """Read the files that all processes have learned since the last call."""
         self._read_at_s = time.monotonic()
         with suppress(FileNotFoundError), open(self._shared, "rb") as file:
             file.seek(self._offset)
@@ -329,11 +341,11 @@ class SampleFiles:
                     self._remember(*json.loads(line))
 
     def append(self, lines: Sequence[str]) -> None:
-        """Share lines with the other processes, in one write: appended ones do not mix."""
+        """Append lines to the shared file in one write, so that lines of processes do not mix."""
         if not lines:
             return
-        with suppress(OSError):  # disk full, or the run is over: others learn by themselves
-            # no descriptor of the program's
+        with suppress(OSError):  # disk full, or the run is over: other processes learn on their own
+            # opened for each write, so that no file descriptor stays open in the program
             file = os.open(
                 self._shared, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
@@ -343,8 +355,8 @@ class SampleFiles:
                 os.close(file)
 
     def end(self) -> dict[str, Any]:
-        """Learn no more. Returns how many files were asked for (``touched``), for how many
-        ``batches``, and how many samples are known (``learned``)."""
+        """Stop learning. Returns the numbers of requested files (``touched``), of batches with such
+        files (``batches``), and of known samples (``learned``)."""
         self._on = False
         lines: list[bytes] = []
         with suppress(FileNotFoundError), open(self._shared, "rb") as file:
@@ -355,7 +367,7 @@ class SampleFiles:
 
 
 def _key(index: Any) -> Index | None:
-    """An index as it can be written down; None if it is neither a number nor a text."""
+    """Return an index as an int or str, which JSON can hold; None if it is neither."""
     if isinstance(index, str):
         return index
     try:

@@ -1,4 +1,4 @@
-"""From pairs of runs to a finding: a change that wins, with what it was measured to win."""
+"""The finding of ``--what-if``: a change that wins, with its measured gain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from voirkit.findings import Finding
 from voirkit.units import duration, figure
 from voirkit_instruments.what_if.show import name_of
 
-# How a script makes each change itself; {argument} is what stands behind the change's name.
+# The code with which a script makes each change itself; {argument} is the value of the change.
 CODE_BY_CHANGE = {
     "checkpoint-async": (
         "copy the state to memory, and write it in a thread: threading.Thread(target=torch.save,"
@@ -30,7 +30,7 @@ CODE_BY_CHANGE = {
 
 
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """The change, if it wins and the results are not known to differ."""
+    """Yield a finding for the change if it wins and the results are not known to differ."""
     outcome = summary.get("what_if") or {}
     equal = outcome.get("equal") or {}
     differs = False in (equal.get("losses"), equal.get("checkpoints"))
@@ -55,8 +55,8 @@ def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _gain(outcome: Mapping[str, Any], summary: Mapping[str, Any], once_s: float) -> float | None:
-    """The share of the whole run, with imports and what is set up before it trains, which pairs
-    leave out; None where that is not known."""
+    """Return the gain as a share of the whole run, including imports and set-up, which the times of
+    pairs leave out; None if the run's total time is unknown."""
     whole_s = (summary.get("wall") or {}).get("total_s")
     if not whole_s:
         return None

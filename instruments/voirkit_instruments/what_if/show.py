@@ -1,5 +1,5 @@
-"""What a change would win, as a person reads it: the pairs of runs, the verdict, whether the
-results were equal."""
+"""The result of a ``--what-if`` experiment in sentences and tables: the pairs of runs, the verdict,
+and whether the results are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOODS = {"win": "good", "loss": "bad"}
 
 
 def sections(outcome: Document, summary: Mapping[str, Any]) -> Iterator[Section]:
-    """The ceiling, the verdict with what belongs to it, and the pairs of runs."""
+    """Yield the section: the ceiling, the verdict with remarks, and the pairs of runs."""
     pairs = outcome["pairs"]
     verdict, *more = sentences(outcome)
     blocks: list[Block] = [
@@ -53,7 +53,7 @@ def name_of(outcome: Document) -> str:
 
 
 def ceiling(outcome: Document) -> str:
-    """What could be won at most, and why."""
+    """Return the sentence about the most that the change could win, and why."""
     share, because = outcome["ceiling"]["share"], outcome["ceiling"]["because"]
     if share is None:
         return f"What it could win at most cannot be told: {because}"
@@ -63,13 +63,14 @@ def ceiling(outcome: Document) -> str:
 
 
 def row(n: int, pair: Document) -> str:
-    """The line of a pair under ``HEAD``."""
+    """Return the line of a pair, with the columns of ``HEAD``."""
     times = f"{duration(pair['plain_s']):>12}{duration(pair['changed_s']):>12}"
     return f"{n:>7}{times}{pair['ratio']:>9.3f}{'plain' if n % 2 else 'changed':>10}"
 
 
 def value_rows(outcome: Document) -> list[tuple[str, ...]]:
-    """A row for each value of the change under ``VALUE_HEAD``, after one of the plain runs."""
+    """Return a row for the plain runs and a row for each value of the change, with the columns of
+    ``VALUE_HEAD``."""
     rows: list[tuple[str, ...]] = []
     for value in outcome.get("values") or ():
         times_s = value["times_s"]
@@ -88,14 +89,15 @@ def value_rows(outcome: Document) -> list[tuple[str, ...]]:
 
 
 def value_lines(outcome: Document) -> Iterator[str]:
-    """The same for a terminal; nothing of a change with one value."""
+    """Yield the rows of ``value_rows`` as lines for a terminal; none if the change has one
+    value."""
     rows = value_rows(outcome)
     for value, run, rate, wait, ratio, verdict in [VALUE_HEAD, *rows] if rows else ():
         yield f"{value:>10}{run:>12}{rate:>12}{wait:>7}   {ratio:<24}{verdict}".rstrip()
 
 
 def _ratio(judgement: Document) -> str:
-    """The median ratio with its interval."""
+    """Return the median ratio with its interval as text."""
     return f"{figure(judgement['median'])} ({_interval(judgement)})"
 
 
@@ -149,8 +151,8 @@ def _held_up(contention: Document | None) -> Iterator[str]:
 
 
 def _once(outcome: Document) -> Iterator[str]:
-    """What the change takes once, however long the run is, beside what it takes or wins in each
-    step."""
+    """Yield a sentence about the one-time cost of the change, if it has one. This cost does not
+    depend on the length of the run, and is not in the ratios."""
     once_s = outcome.get("once_s")
     if once_s and outcome["pairs"]:
         share = once_s / median(pair["plain_s"] for pair in outcome["pairs"])

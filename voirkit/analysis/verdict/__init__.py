@@ -1,1 +1,1 @@
-"""What a run is bound by, and what to do about it: from its summary alone."""
+"""Verdict on a run, from its summary alone: the bottleneck, and what to do about it."""

@@ -1,7 +1,7 @@
-"""The verdict: what a run is bound by, why, and what to do about it. Rules over the figures; the
+"""Verdict on a run: the bottleneck, its cause, and what to do about it. Rules over the figures; the
 thresholds are in ``runs.thresholds``.
 
-The same figures always give the same verdict. What there is to do, and what it would win, is in
+The same figures always give the same verdict. The advice, and what it would save, is in
 ``remedies``.
 """
 
@@ -36,9 +36,9 @@ from voirkit.runs.thresholds import (
 )
 from voirkit.units import figure
 
-_ADVICE = 3  # pieces of it
-_FAIR_PART = 1 / 3  # of what the run is bound by: advice about less does not lead
-LEAST_SHOWN = 0.01  # share of a step from which a part of a phase is named
+_ADVICE = 3  # maximum number of pieces of advice
+_FAIR_PART = 1 / 3  # minimum share of the bottleneck that advice must be about to come first
+LEAST_SHOWN = 0.01  # minimum share of a step for a part of a phase to be named
 _EVALUATION = ("evaluation-bound", "inference-bound")
 
 Figures = Mapping[str, Any]
@@ -47,7 +47,7 @@ Document = dict[str, Any]
 
 
 def verdict(figures: Figures, facts: Facts) -> Document:
-    """The verdict alone: see ``conclusions``."""
+    """Return the verdict alone: see ``conclusions``."""
     return conclusions(figures, facts)[0]
 
 
@@ -57,7 +57,7 @@ def conclusions(
     of_rank: Callable[[int], Figures] | None = None,
     findings: Sequence[Finding] = (),
 ) -> tuple[Document, list[Document]]:
-    """``verdict`` and ``advice`` of a summary.
+    """Return ``verdict`` and ``advice`` of a summary.
 
     Args:
         figures: A summary with ``steps``, ``evaluation`` and ``ranks`` as returned by
@@ -73,8 +73,8 @@ def conclusions(
         The verdict, ``{"kind", "because", "next", "evidence"}``, and up to three pieces of advice,
         ``{"kind", "do", "because", "win"}``. Findings with a known gain or of the verdict's
         kind come first, then general advice (of the verdict's kind, then by what it saves), then
-        other findings. ``next`` is that of the finding that explains the verdict, or of the first
-        piece of advice.
+        other findings. ``next`` says what the finding that explains the verdict advises, otherwise
+        it is the first piece of advice.
     """
     steps = figures["steps"]
     if steps["n"] < FEW:
@@ -103,7 +103,7 @@ def conclusions(
 def _advice(
     main: Document, time: Account, figures: Figures, facts: Facts, findings: Sequence[Finding]
 ) -> list[Document]:
-    """The ``advice`` that goes with a verdict."""
+    """Return the ``advice`` that goes with a verdict."""
     explained = {finding.explains for finding in findings if finding.explains}
     parts = [finding for finding in findings if finding.part_of]
     general = [
@@ -116,19 +116,19 @@ def _advice(
     specific = [
         finding for finding in findings if finding.severity == Severity.TIME and not finding.part_of
     ]
-    # else what is recorded is not this script's own
+    # on a busy machine, other programs make the recorded times longer
     has_figures = not is_contended(figures.get("processors"))
     best = _choose_advice(specific, _ranked(general, main), main)
     return [_advice_entry(finding, has_figures) for finding in best]
 
 
-# Advice that is given for what a script lacks, with no evidence that it would help this one.
+# Advice that is given because a script lacks something, without evidence that it would help.
 _RULES_OF_THUMB = frozenset({"autocast", "compile", "larger-batch"})
 
 
 def _comes_first(finding: Finding) -> bool:
-    """True if a finding is to be mended before anybody tries a rule of thumb: a bug, or memory that
-    is held."""
+    """True if a finding should be fixed before a rule of thumb is tried: a bug, or wasted or
+    growing memory."""
     holds_memory = finding.severity == Severity.MEMORY or finding.kind == "memory-grows"
     return finding.severity == Severity.BUG or holds_memory
 
@@ -136,8 +136,8 @@ def _comes_first(finding: Finding) -> bool:
 def _choose_advice(
     specific: Sequence[Finding], general: Sequence[Finding], verdict: Document
 ) -> list[Finding]:
-    """The advice that is given: findings of the verdict's kind or with a gain first, and last those
-    of time that may be small."""
+    """Return up to ``_ADVICE`` pieces of advice: first findings of the verdict's kind or with a
+    known gain, then general advice, last the other findings, whose gain may be small."""
     kinds = verdict["evidence"].get("largest", [verdict["kind"]])
     leading = [
         finding for finding in specific if finding.gain is not None or finding.explains in kinds
@@ -150,8 +150,8 @@ def _choose_advice(
 def _next(
     kind: str, time: Account, findings: Sequence[Finding], advice: Sequence[Mapping[str, Any]]
 ) -> str:
-    """The ``next`` of a verdict of this kind: of the finding that explains it, or the first
-    advice."""
+    """Return the entry ``next`` of a verdict: the advice of the finding that explains a verdict of
+    this kind, otherwise the first piece of ``advice``."""
     for finding in findings:
         if finding.explains == kind:
             return finding.next
@@ -159,7 +159,7 @@ def _next(
 
 
 def _leading(verdict: Document, win: float) -> Document:
-    """The only entry of ``advice`` where the verdict itself says what to do."""
+    """Return the only entry of ``advice`` for a verdict that itself says what to do."""
     return {
         "kind": verdict["kind"],
         "do": verdict["next"],
@@ -169,7 +169,7 @@ def _leading(verdict: Document, win: float) -> Document:
 
 
 def _advice_entry(finding: Finding, has_figures: bool) -> Document:
-    """An entry of ``advice`` from a finding."""
+    """Return an entry of ``advice`` from a finding."""
     win = finding.printed_gain if has_figures else None
     return {
         "kind": finding.kind,
@@ -180,8 +180,12 @@ def _advice_entry(finding: Finding, has_figures: bool) -> Document:
 
 
 def _ranked(remedies: Sequence[Finding], verdict: Mapping[str, Any]) -> list[Finding]:
-    """What was compiled again, whose cause is known; then the best of the verdict's own kind, or of
-    each of two parts as large, without advice about little of it; then what wins most."""
+    """Return the remedies in order.
+
+    First comes the best remedy for recompilation, whose cause is known. Then comes the best remedy
+    of the verdict's kind, if it is about a fair part of that time; a balanced verdict has two
+    kinds. The rest follow in the given order, by what they save.
+    """
     evidence = verdict["evidence"]
     shares = evidence.get("largest", {verdict["kind"]: evidence.get("share", 0.0)})
     leading = []
@@ -194,14 +198,15 @@ def _ranked(remedies: Sequence[Finding], verdict: Mapping[str, Any]) -> list[Fin
 
 
 def _is_about(remedy: Finding, kind: str, share: float) -> bool:
-    """True if a remedy is about a fair part of what takes a share of a step."""
+    """True if a remedy is about the time of a kind of verdict, and about a fair part of the
+    ``share`` of a step that this kind takes."""
     is_fair = remedy.evidence.get("share", share) >= _FAIR_PART * share
     return kind == remedy.part_of or (kind == remedy.explains and is_fair)
 
 
 def _following(advice: Sequence[Mapping[str, Any]], both: bool) -> str:
-    """``next``: the first piece of advice with about what it saves; where two parts are as large,
-    the first two. Empty without advice."""
+    """Return the entry ``next``: the first piece of advice and roughly what it saves; if ``both``,
+    the first two pieces. Empty without advice."""
     sentences = []
     for entry in advice[: 2 if both else 1]:
         words = saving(entry["win"])
@@ -225,8 +230,9 @@ def _nothing_to_do(time: Account) -> str:
 
 
 def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None) -> Document | None:
-    """The rank for which the others wait in most steps, if there is one: by the collectives that
-    each has entered, or by its ``skew``."""
+    """Return the verdict about a straggler, the rank that the others wait for in most steps; None
+    without one. It is found from the collectives that each rank entered, if an instrument recorded
+    them, otherwise from the ``skew`` of each rank."""
     recorded = first_evidence(figures, "late rank")
     late = recorded.details if recorded is not None else _late_by_skew(figures["ranks"])
     if not late:
@@ -260,8 +266,8 @@ def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None)
 
 
 def _doing(of_rank: Figures, phase: str) -> tuple[str, str]:
-    """What a late rank does in that phase, by what of it is recorded most closely, and what to do
-    about it."""
+    """Return two texts from the most detailed evidence: what a late rank does in a phase, and what
+    to do about it. Both are empty without evidence."""
     phases: tuple[str, ...] = (phase,)
     if phase == "wait":
         phases = LOADING
@@ -293,7 +299,7 @@ _SEE_ERROR = "Its error, with the traceback that python prints, says why it ende
 
 
 def _unknown(n: int, figures: Figures) -> Document:
-    """The verdict of a run of so many steps, which are too few."""
+    """Return the verdict on a run with too few steps."""
     work = figures.get("recorded_work") or {}
     counts = {
         name: (work.get(name) or {}).get("n", 0) for name in ("optimizer_steps", "backward_passes")
@@ -342,7 +348,8 @@ def _only_evaluated(figures: Figures, counts: Mapping[str, int]) -> bool:
 
 
 def _hung(time: Account, figures: Figures, findings: Sequence[Finding]) -> Document | None:
-    """A run that hung for most of its time: what its steps spend theirs on explains nothing."""
+    """Return the verdict on a run that hung for most of its time; None for other runs. The phases
+    of its steps would explain nothing."""
     hangs = evidence(figures, "hang")
     duration_ns = sum(
         hang.details["until_time_ns"] - hang.details["since_time_ns"] for hang in hangs
@@ -370,7 +377,8 @@ def _hung(time: Account, figures: Figures, findings: Sequence[Finding]) -> Docum
 
 
 def _outside(time: Account, figures: Figures) -> Document | None:
-    """A run that spends most of its time elsewhere than in steps of training."""
+    """Return the verdict on a run that spends most of its time outside of training steps; None for
+    other runs."""
     checkpoints_outside_s = _checkpoints_outside(time)
     seconds = {
         "evaluation-bound": time.seconds("evaluation-bound"),
@@ -384,7 +392,7 @@ def _outside(time: Account, figures: Figures) -> Document | None:
     kind = max(seconds, key=seconds.__getitem__)
     share = seconds[kind] / work_s if work_s else 0.0
     if kind == "checkpoint-bound" and not checkpoints_outside_s:
-        return None  # all of them lie in the steps
+        return None  # all checkpoints lie in the steps
     training_s = time.steps_s - time.seconds("checkpoint-bound") + checkpoints_outside_s
     trains_enough = training_s >= TRAINS_LEAST * work_s
     if share < BOUND and (trains_enough or share <= SECOND):
@@ -409,8 +417,8 @@ def _outside(time: Account, figures: Figures) -> Document | None:
 
 
 def _outside_words(kind: str, trains: str, figures: Figures) -> str:
-    """What the time is that a run spends elsewhere than in steps; ``trains``: how much of it these
-    take."""
+    """Describe the time that a run spends outside of its steps; ``trains``: the share of the steps,
+    in words."""
     if kind in _EVALUATION:
         n_batches = (figures.get("evaluation") or {}).get("n", 0)
         batches = f" ({n_batches:,} batches)" if n_batches else ""
@@ -434,7 +442,7 @@ def _checkpoints_outside(time: Account) -> float:
 
 
 def _seconds_outside(time: Account, kind: str) -> float:
-    """The time of a kind outside of the steps."""
+    """Return the time of a kind of verdict outside of the steps, in seconds."""
     return sum(part.seconds for part in time.of(kind) if not part.of_step)
 
 
@@ -442,7 +450,8 @@ def _seconds_outside(time: Account, kind: str) -> float:
 
 
 def _starved(steps: Mapping[str, Any]) -> Document | None:
-    """Host-bound if a GPU is given too little work while no input is waited for."""
+    """Return the verdict host-bound if the host gives the GPU too little work while the step waits
+    for nothing else, such as input; otherwise None."""
     device = steps.get("device")
     if device is None:
         return None
@@ -481,7 +490,7 @@ def _starved(steps: Mapping[str, Any]) -> Document | None:
 
 
 def _shares(time: Account) -> dict[str, float]:
-    """Share of a typical step by kind of verdict."""
+    """Return the share of a typical step that each kind of verdict takes."""
     kinds = dict.fromkeys(part.kind for part in time.parts if part.kind not in _EVALUATION)
     return {kind: time.of_step(kind) for kind in kinds}
 
@@ -491,8 +500,8 @@ def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
     kind = max(shares, key=shares.__getitem__)
     savable = {other: share for other, share in shares.items() if other != "compute-bound"}
     largest = max(savable, key=savable.__getitem__)
-    # Computing is several phases, and hardly to be saved as a whole: what is larger than each of
-    # them, and can be saved, comes before it.
+    # Computing consists of several phases, and can hardly be saved as a whole. A kind that can be
+    # saved comes before it if it is larger than each of these phases.
     largest_computing = max(time.rows[phase] for phase in COMPUTE)
     if savable[largest] >= LARGEST and savable[largest] > largest_computing:
         kind = largest
@@ -613,7 +622,7 @@ def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[
     return f"{because}.", {"line": line.what} if line else {}
 
 
-# By kind: the phase in which it shows, and the sentence.
+# By kind of verdict: the phase that takes the time, and the function that explains it in words.
 _GROUNDS = {
     "input-bound": ("wait", _input),
     "transfer-bound": ("transfer", _transfer),
@@ -636,23 +645,26 @@ _KINDS = {
 
 
 def _name_of(phase: str) -> str:
-    """What takes the time of a phase, or of a rank that waits for a processor, in a sentence."""
+    """Return the name of a phase in a sentence; ``processor`` stands for a rank's wait for a
+    CPU."""
     if phase == "processor":
         return "waiting for a processor that others use"
     return label_of(phase)
 
 
-# what else is said
+# further sentences
 
 
 def _mostly_in(kind: str, figures: Figures, *phases: str) -> str:
-    """Where most of the time of these phases goes, by evidence of a kind, in words."""
+    """Return a clause that says where most of the time of the phases goes, from one kind of
+    evidence; empty without evidence."""
     cause = first_evidence(figures, kind, *phases)
     return f"; {percent(cause.share)} of it in {cause.what}" if cause else ""
 
 
 def _second(time: Account, verdict: Mapping[str, Any]) -> str:
-    """The part of the time that comes next to that which the verdict names."""
+    """Describe the largest part of the time apart from that of the verdict; empty if it is
+    small."""
     if verdict["kind"] == "balanced":
         return ""
     kinds = dict.fromkeys(part.kind for part in time.parts if part.kind != verdict["kind"])
@@ -668,7 +680,7 @@ def _second(time: Account, verdict: Mapping[str, Any]) -> str:
 
 
 def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
-    """The few steps that shares and medians leave out."""
+    """Describe the outliers: the few steps that shares and medians leave out."""
     outliers = time.outliers
     if not outliers:
         return ""
@@ -684,7 +696,8 @@ def _outlying(time: Account, steps: Mapping[str, Any]) -> str:
 
 
 def _micro_batches(steps: Mapping[str, Any], facts: Facts) -> str:
-    """A note that gradients are accumulated: a step is not an update then."""
+    """Return a sentence about accumulated gradients, with which a step is only a micro-batch; empty
+    if gradients are not accumulated."""
     updates = facts.get("updates") or 0
     if not 0 < updates <= steps["n"] / 1.5:
         return ""

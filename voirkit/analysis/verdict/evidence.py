@@ -1,12 +1,12 @@
 """The grounds of a verdict: where the time of a run goes, and the evidence of instruments about a
 phase.
 
-``Instrument.evidence`` names, for each kind, a function ``(part, phases) -> Iterable[Evidence]``:
-what most of the time of these phases was spent in, most first. The kinds that a verdict asks for:
-``line``, ``operator``, ``system call``, ``loading``, ``exposed communication`` (what backward waits
-for other ranks), ``late rank``, ``recompilation`` (``details`` have its ``total_s``). The account
-of a job that was restarted asks for ``hang``, of which ``details`` have ``since_time_ns`` and
-``until_time_ns``.
+``Instrument.evidence`` names a function ``(part, phases) -> Iterable[Evidence]`` for each kind of
+evidence. The function returns where these phases spend most of their time, the largest share first.
+A verdict uses the kinds ``line``, ``operator``, ``system call``, ``loading``, ``exposed
+communication`` (the time that the backward pass waits for other ranks), ``late rank``,
+``recompilation`` (whose ``details`` have ``total_s``) and ``hang`` (whose ``details`` have
+``since_time_ns`` and ``until_time_ns``). The account of a restarted job uses ``hang`` too.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from voirkit.phase_table import BY_NAME, TABLE
 from voirkit.plugins import installed_instruments
 from voirkit.runs.summary import evaluation_name
 
-LEAST = 0.2  # of the phase's time: less explains nothing
+LEAST = 0.2  # minimum share of a phase's time for evidence to explain the phase
 
 Summary = Mapping[str, Any]
 
 
 class Evidence(NamedTuple):
-    """What some phases spend their time in."""
+    """Evidence of an instrument about where some phases spend their time."""
 
     what: str  # in words: ``train.py:12 image.load()``, ``aten::addmm``, ``read() on data.bin``
-    share: float  # of the time of these phases
+    share: float  # share of the time of these phases
     do: str = ""  # what to do about it, if the instrument knows; a sentence or two
-    # share of a step that this could save at best; None if nothing is predicted
+    # share of a step that following ``do`` could save at best; None without a prediction
     saves: float | None = None
-    details: Mapping[str, Any] = {}  # keys that a verdict's ``evidence`` has of it
+    details: Mapping[str, Any] = {}  # keys to add to a verdict's ``evidence``
 
 
 def evidence(summary: Summary, kind: str, *phases: str) -> list[Evidence]:
-    """The evidence of instruments of a kind; empty where none has recorded it."""
+    """Return the evidence of a kind from all instruments; empty if no instrument recorded it."""
     collected: list[Evidence] = []
     for instrument in installed_instruments():
         if kind in instrument.evidence:
@@ -48,13 +48,13 @@ def evidence(summary: Summary, kind: str, *phases: str) -> list[Evidence]:
 
 
 def first_evidence(summary: Summary, kind: str, *phases: str) -> Evidence | None:
-    """The first of it."""
+    """Return the first evidence of a kind; None if there is none."""
     return next(iter(evidence(summary, kind, *phases)), None)
 
 
 def flag_for(summary: Summary, kind: str) -> str:
-    """The flag that would record evidence of a kind; empty if it was given, or no instrument has
-    any."""
+    """Return the flag that makes an instrument record evidence of a kind; empty if the flag was
+    given, or if no instrument has such evidence."""
     for instrument in installed_instruments():
         if kind in instrument.evidence and instrument.options:
             is_recorded = any(summary.get(key) is not None for key in instrument.parts)
@@ -62,66 +62,66 @@ def flag_for(summary: Summary, kind: str) -> str:
     return ""
 
 
-# the time of a run, as parts that a verdict holds against each other
+# the time of a run, as parts that a verdict compares
 
 
-LOADING = ("wait", "fetch")  # the main process waits for the batch that workers make
-# parts of other: what instruments look at, and what is done once
+LOADING = ("wait", "fetch")  # the main process waits for a batch; a worker makes it
+# parts of phase ``other`` that are not host code: voirkit's own work, and work done only once
 _NOT_HOST = ("voirkit", "compile", "import")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the time."""
+    """One part of a run's time."""
 
-    kind: str  # the verdict if this is what the run is bound by
-    name: str  # what it is called in a sentence
-    seconds: float  # its time, of one rank
-    of_step: float = 0.0  # its share of a typical step; 0 for what lies outside of the steps
+    kind: str  # kind of verdict if this part is the bottleneck
+    name: str  # name in a sentence
+    seconds: float  # time on one rank
+    of_step: float = 0.0  # share of a typical step; 0 for time outside of the steps
 
 
 @dataclass(frozen=True)
 class Account:
-    """The time of a run."""
+    """The time of a run, and its parts."""
 
-    parts: tuple[Part, ...]  # all of it that has a kind; those of the steps first
-    # share of a typical step by phase; what backward waits for other ranks, where that is known, is
-    # communication
+    parts: tuple[Part, ...]  # all time that has a kind of verdict; the parts of the steps first
+    # share of a typical step by phase; if the time that the backward pass waits for other ranks is
+    # known, it counts as communication
     rows: Mapping[str, float]
-    other: Mapping[str, float]  # share of a typical step by part of ``other``
-    steps_s: float  # time of all steps; what one rank spent
-    usual_s: float  # of it, that of the steps that the shares are of: without the outliers
-    # that and all that lies outside of the steps, but for the start: imports, and the script's own
-    # before its first step
+    other: Mapping[str, float]  # share of a typical step by part of phase ``other``
+    steps_s: float  # time of all steps of one rank
+    usual_s: float  # time of these steps without the outliers; the shares refer to it
+    # ``steps_s`` and all time outside of the steps except the start: imports, and the script's own
+    # time before its first step
     work_s: float
-    # the run's duration; of the steps and checkpoints where it is not known (a run that goes on, or
-    # of an older voirkit)
+    # the run's duration; ``work_s`` if the duration is unknown (the run has not ended, or an older
+    # voirkit recorded it)
     total_s: float
     startup_s: float  # the script's own time before its first step, without imports
     # ``steps.typical.outliers`` of the summary: the steps that are left out of the shares; empty
-    # for none
+    # without outliers
     outliers: Mapping[str, Any]
 
     def of(self, kind: str) -> list[Part]:
-        """The parts of a kind."""
+        """Return the parts with a kind of verdict."""
         return [part for part in self.parts if part.kind == kind]
 
     def of_step(self, kind: str) -> float:
-        """Share of a typical step."""
+        """Return the share of a typical step that a kind of verdict takes."""
         return sum(part.of_step for part in self.of(kind))
 
     def seconds(self, kind: str) -> float:
-        """In the steps and outside of them."""
+        """Return the seconds that a kind of verdict takes, in the steps and outside of them."""
         return sum(part.seconds for part in self.of(kind))
 
     def of_run(self, seconds: float) -> float:
-        """Share of the run's duration."""
+        """Return a time as a share of the run's duration, at most 1."""
         return min(seconds / self.total_s, 1.0) if self.total_s > 0 else 0.0
 
 
 def account(summary: Mapping[str, Any]) -> Account:
-    """The account of a summary: of its ``steps``, ``evaluation`` and ``ranks``, and its ``wall`` if
-    it has one."""
+    """Return the account of a run, from ``steps``, ``evaluation`` and ``ranks`` of its summary, and
+    from ``wall`` if the summary has it."""
     steps, wall = summary["steps"], summary.get("wall") or {}
     rows, other = _typical_shares(summary)
     outliers = (steps.get("typical") or {}).get("outliers") or {}
@@ -146,7 +146,7 @@ def account(summary: Mapping[str, Any]) -> Account:
 
 
 def _typical_shares(summary: Summary) -> tuple[Mapping[str, float], Mapping[str, float]]:
-    """The shares of a typical step by phase, and by part of ``other``."""
+    """Return the shares of a typical step by phase, and by part of ``other``."""
     phases = summary["steps"]["phases"]
     typical = summary["steps"].get("typical") or {}
     rows = typical.get("phases") or {name: row["share"] for name, row in phases.items()}
@@ -158,14 +158,14 @@ def _typical_shares(summary: Summary) -> tuple[Mapping[str, float], Mapping[str,
             "backward": rows["backward"] - waits,
             "communication": rows.get("communication", 0.0) + waits,
         }
-    other = typical.get("parts")  # empty where what stands out was all of them
+    other = typical.get("parts")  # empty if all steps were outliers
     if other is None:
         other = {name: row["share"] for name, row in phases["other"].get("parts", {}).items()}
     return rows, other
 
 
 def _steps_of_a_rank_s(summary: Summary) -> float:
-    """The time of all steps that one rank spent, by that of the phases of all."""
+    """Return the time of all steps of one rank, from the time of the phases of all ranks."""
     total_s: float = sum(row["total_s"] for row in summary["steps"]["phases"].values())
     return total_s / max(len(summary.get("ranks") or ()), 1)
 
@@ -173,7 +173,8 @@ def _steps_of_a_rank_s(summary: Summary) -> float:
 def _step_parts(
     rows: Mapping[str, float], other: Mapping[str, float]
 ) -> list[tuple[str, str, float]]:
-    """The parts of a typical step: the kind, the name and the share of each."""
+    """Return the parts of a typical step, each as kind of verdict, name in a sentence, and
+    share."""
     parts = []
     host = rows["other"] - sum(other.get(name, 0.0) for name in _NOT_HOST)
     for phase in TABLE:
@@ -189,7 +190,7 @@ def _step_parts(
 
 
 def _outside_parts(summary: Summary, checkpoints_in_steps_s: float) -> list[Part]:
-    """The parts of the time outside of the steps."""
+    """Return the parts of the time outside of the steps."""
     wall_parts = (summary.get("wall") or {}).get("parts") or {}
     wall_s = {name: row["total_s"] for name, row in wall_parts.items()}
     evaluation = summary.get("evaluation") or {}
@@ -206,8 +207,8 @@ def _outside_parts(summary: Summary, checkpoints_in_steps_s: float) -> list[Part
 
 
 def _startup_s(wall: Mapping[str, Any]) -> float:
-    """The script's own time before its first step. Where imports are not part of their own they are
-    in it, and nothing is known of it."""
+    """Return the script's own time before its first step, without imports; 0 if the time of imports
+    is not known separately."""
     parts = wall.get("parts") or {}
     if "import" not in parts:
         return 0.0

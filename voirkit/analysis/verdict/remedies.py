@@ -1,8 +1,8 @@
-"""Remedies for each part of a run's time, and about what they would save: rules over the summary's
-figures and the script's facts.
+"""Remedies for each part of a run's time, with a rough estimate of what each would save: rules over
+the summary's figures and the script's facts.
 
-Nothing is advised that the script does already, that needs hardware it does not use, or that runs a
-flag that is on.
+A remedy never advises what the script already does, what needs hardware that the script does not
+use, or a voirkit flag that is already on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from voirkit.runs.thresholds import (
 )
 from voirkit.units import duration
 
-_LEAST_TRAINING = 1e-3  # lower bound of the share of a step that is not wait
+# lower bound for the share of a step that is not data loader wait, where it is a divisor
+_LEAST_TRAINING = 1e-3
 
 Summary = Mapping[str, Any]
 Facts = Mapping[str, Any]
@@ -49,11 +50,11 @@ Facts = Mapping[str, Any]
 def remedies(
     time: Account, summary: Summary, facts: Facts, parts: Iterable[Finding] = ()
 ) -> list[Finding]:
-    """All that there is to advise, what saves most first; what saves less than ``ADVICE_LEAST`` of
+    """Return all advice, the largest saving first. Advice that saves less than ``ADVICE_LEAST`` of
     the time after the start is left out.
 
     Args:
-        parts: Findings that are advice about a part of the time of a kind of verdict.
+        parts: Findings that are themselves advice: they have a ``part_of``.
     """
     candidates = [*parts]
     candidates += _input(time, summary, facts)
@@ -77,7 +78,7 @@ def _gain_or_less(finding: Finding) -> float:
 
 
 def _matters(time: Account, of_run: float) -> bool:
-    """True if a share of the run is worth advice."""
+    """True if saving a share of the run is worth advice."""
     least_s = ADVICE_LEAST * time.work_s
     return of_run >= ADVICE_LEAST_OF_RUN and of_run * time.total_s >= least_s > 0
 
@@ -97,8 +98,8 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     if not _matters(time, gain) or drawn_s > waited_s:
         return
     if restarts_s >= RESTARTS_OF_WORKERS * waited_s and _matters(time, time.of_run(restarts_s)):
-        # later batches wait for the other workers to start: what is left of the wait shows once
-        # they stay
+        # Later batches wait for restarted workers too: the rest of the wait can only be judged
+        # once the script keeps its workers.
         return
     slow_line = _slow_line(summary)
     loading = first_evidence(summary, "loading", "wait")
@@ -117,19 +118,19 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
 
 
 def _restarts_s(facts: Facts) -> float:
-    """How long the training waited for workers that were started again."""
+    """Return the seconds that training waited for restarted workers."""
     restarts = facts.get("worker_restarts") or ()
     total_s: float = sum(loader["again_waited_s"] for loader in restarts if loader["trains"])
     return total_s
 
 
 def _with_workers(share: float, gain: float, facts: Facts, more: str) -> Iterator[Finding]:
-    """A loader with workers, or of which it is not known.
+    """Advise on a loader that has workers, or may have them.
 
     Args:
-        share: The wait's, of a step.
-        gain: The wait's share of the run.
-        more: How to see more of it, in words.
+        share: The data loader wait as a share of a step.
+        gain: The data loader wait as a share of the run.
+        more: Sentences about where loading spends its time, or how to see it.
     """
     workers, processors = facts.get("workers"), facts.get("cpus")
     if workers and processors and workers > processors:
@@ -138,7 +139,7 @@ def _with_workers(share: float, gain: float, facts: Facts, more: str) -> Iterato
         yield Finding.of("fewer-workers", {**figures, **words})
         return
     if workers and _starts_slowly(facts) and not facts.get("persistent"):
-        return  # the start of workers is what is waited for
+        return  # most of the wait is for the start of workers
     if workers and processors and workers < processors:
         enough = math.ceil(workers / max(1 - share, _LEAST_TRAINING))
         enough = min(enough, processors)
@@ -152,7 +153,7 @@ def _with_workers(share: float, gain: float, facts: Facts, more: str) -> Iterato
 
 
 def _starts_slowly(facts: Facts) -> bool:
-    """True if the wait for batches is mostly that for the first ones."""
+    """True if most of the wait for batches is for the first batches, while the workers start."""
     first = facts.get("first_batches") or {}
     if not first.get("wait_s"):
         return False
@@ -161,15 +162,16 @@ def _starts_slowly(facts: Facts) -> bool:
 
 
 def _drawn_at_start_s(summary: Summary, facts: Facts) -> float:
-    """How long iterators with workers took to draw their first indices, where that is most of what
-    first batches are late; otherwise 0."""
+    """Return the seconds that iterators with workers took to draw their first indices from the
+    sampler, if that is most of the delay of first batches; otherwise 0."""
     drawn_s: float = _drawing(summary).get("start_s", 0.0)
     late_s = (facts.get("first_batches") or {}).get("late_s", 0.0)
     return drawn_s if drawn_s > late_s / 2 else 0.0
 
 
 def _drawing(summary: Summary) -> Mapping[str, float]:
-    """The time of drawing indices, where a symptom shows it."""
+    """Return the figures of the symptom ``drawing``, the time to draw indices from the sampler;
+    empty without the symptom."""
     return (summary.get("symptoms") or {}).get("drawing") or {}
 
 
@@ -182,7 +184,7 @@ def _draw_faster(drawing_s: float, gain: float) -> Finding:
 
 
 def _restarted_workers(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
-    """Workers that are started for each epoch, or for each evaluation."""
+    """Advise on workers that are restarted for each epoch or each evaluation."""
     loaders = _worth_keeping_workers(time, summary, facts)
     if not loaders:
         return
@@ -205,8 +207,8 @@ def _restarted_workers(time: Account, summary: Summary, facts: Facts) -> Iterato
 def _worth_keeping_workers(
     time: Account, summary: Summary, facts: Facts
 ) -> list[Mapping[str, Any]]:
-    """The loaders whose workers take much time to start, without those of which other advice says
-    it."""
+    """Return the loaders whose workers take much time to restart. Training loaders are left out if
+    other advice already says to keep their workers."""
     loaders = [
         loader
         for loader in facts.get("worker_restarts") or ()
@@ -219,13 +221,13 @@ def _worth_keeping_workers(
 
 
 def _without_workers(time: Account, summary: Summary, facts: Facts, more: str) -> Iterator[Finding]:
-    """A loader whose batches are made in the main process.
+    """Advise on a loader whose batches are made in the main process.
 
-    Worker processes take over the making of samples alone. What draws their indices, and what makes
-    the first batch of a loop late, is waited for all the same.
+    Worker processes would only make the samples. Training would still wait while indices are drawn
+    from the sampler, and for everything else that delays the first batch of a loop.
 
     Args:
-        more: How to see more of it, in words.
+        more: Sentences about where loading spends its time, or how to see it.
     """
     waited_s = summary["steps"]["phases"]["wait"]["total_s"]
     first = facts.get("first_batches") or {}
@@ -256,7 +258,7 @@ def _without_workers(time: Account, summary: Summary, facts: Facts, more: str) -
 def _before_samples(
     time: Account, first: Mapping[str, Any], late_s: float, drawing_s: float
 ) -> Finding:
-    """What to do about time before the samples of a batch are made."""
+    """Advise on the time before the first sample of a batch is made."""
     gain = time.of_run(late_s + drawing_s)
     if drawing_s > late_s:
         return _draw_faster(drawing_s, gain)
@@ -266,11 +268,13 @@ def _before_samples(
 
 
 def _wait_per_sample(summary: Summary, loading_s: float) -> float | None:
-    """How long a sample is waited for. On a busy machine waits are mostly for a processor: there it
-    is that of the shortest tenth of steps.
+    """Return the data loader wait per sample, in seconds; None if the number of samples is unknown.
+
+    On a busy machine a step mostly waits for a CPU. The wait per sample is then computed from the
+    10th percentile of the wait in a step.
 
     Args:
-        loading_s: The wait for all samples.
+        loading_s: The wait for all samples, in seconds.
     """
     steps = summary["steps"]
     if not steps.get("items"):
@@ -283,13 +287,17 @@ def _wait_per_sample(summary: Summary, loading_s: float) -> float | None:
 
 
 def _workers(share: float, cpus: int | None) -> tuple[int, float]:
-    """How many workers would keep up, by what a batch takes to load and to train on, and the share
-    of the wait that would remain."""
+    """Return the number of workers that would keep up with training, at most one per CPU, and the
+    share of the wait that would remain.
+
+    Args:
+        share: The data loader wait, without workers, as a share of a step.
+    """
     cpus = cpus or 2
     enough = max(math.ceil(share / max(1 - share, 1e-3)), 1)
     number = min(enough, cpus)
-    # Loading and training share the processors: together they take no less than their sum over all
-    # of them.
+    # Loading and training share the CPUs: a step takes at least the sum of their times divided by
+    # the number of CPUs.
     step = max(1 - share, share / number, 1 / cpus)
     if not share:
         return number, 0.0
@@ -298,13 +306,15 @@ def _workers(share: float, cpus: int | None) -> tuple[int, float]:
 
 
 def _deeper_flag(summary: Summary, kind: str, words: str) -> str:
-    """The flag that shows more, in a sentence."""
+    """Return a sentence about the flag that records more evidence of a kind; empty without such a
+    flag."""
     flag = flag_for(summary, kind)
     return f" voirkit {flag} shows {words}." if flag else ""
 
 
 def _look_into_loading(summary: Summary) -> str:
-    """The flags that show what loading takes its time for, of those that are not on."""
+    """Return a sentence about the flags that show where loading spends its time, without flags that
+    are already on; empty if the loader is already recorded."""
     loader, lines = flag_for(summary, "loading"), flag_for(summary, "line")
     if not loader:
         return ""
@@ -324,7 +334,7 @@ def _transfer(time: Account, facts: Facts) -> Iterator[Finding]:
 
 
 def _device(facts: Facts) -> str:
-    """The type of device that is trained on; "" if it is not known."""
+    """Return the type of the training device; "" if it is not known."""
     for optimizer in facts.get("optimizers") or ():
         if optimizer.get("device"):
             return str(optimizer["device"])
@@ -349,7 +359,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]
 
 
 def _passes(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
-    """Forward and backward."""
+    """Advise on the forward and backward passes."""
     share = time.rows["forward"] + time.rows["backward"]
     of_run = time.of_run(share * time.usual_s)
     # a rollout, or a loss of several models, calls small models many times in a step
@@ -370,8 +380,8 @@ def _passes(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
 
 
 def _passes_s(summary: Summary) -> float:
-    """The time of forward and backward in a usual step."""
-    # Where other work is done a median step mostly waits for a processor; the short ones hardly do.
+    """Return the time of the forward and backward passes in a typical step, in seconds."""
+    # On a busy machine a median step mostly waits for a CPU; the shortest steps hardly do.
     quantile = "p10" if is_contended(summary.get("processors")) else "median"
     total_s = 0.0
     for phase in ("forward", "backward"):
@@ -387,7 +397,7 @@ def _optimizer(time: Account, summary: Summary, facts: Facts) -> Iterator[Findin
         return
     usual_step_s = (summary["steps"]["phases"]["optimizer"].get("step_s") or {}).get("median", 0.0)
     optimizers = facts.get("optimizers") or []
-    # of several it is not known here which takes the time
+    # it is unknown which of several optimizers takes the time, so all of them must be unfused
     is_plain = bool(optimizers) and all(each.get("fused") is False for each in optimizers)
     if is_plain and usual_step_s >= SLOW_OPTIMIZER_S:
         figures = {"share": share, "optimizer": optimizers[0]["optimizer"]}
@@ -397,7 +407,7 @@ def _optimizer(time: Account, summary: Summary, facts: Facts) -> Iterator[Findin
 
 
 def _steps_by_closure(optimizer: Mapping[str, Any]) -> bool:
-    """True of an optimizer that computes its gradients itself, in each step."""
+    """True if an optimizer computes the gradients itself, in a closure that each step calls."""
     return optimizer.get("optimizer") == "LBFGS"
 
 

@@ -1,9 +1,10 @@
-"""The selector language: the text becomes the functions and captures that it names, and those a
-plan: captures, foci and conditions.
+"""Parser of selectors, the language that names the functions and variables of a probe.
 
-The language is ptera's, and so is the parser (``ptera.selector`` 1.4.1); the errors are not, and
-mark the place. ``check.py`` makes sure that the names of a selector exist; the functions themselves
-are found in ``live_functions.py``.
+The text is parsed into functions and their captures (``parse``), and these are resolved to a plan
+of captures, foci and conditions (``Rule``). A focus is a capture that makes an event whenever it is
+set. The language and its parser are ptera's (``ptera.selector`` 1.4.1); the error messages are
+voirkit's, and mark the place. ``check.py`` checks that the names of a selector exist.
+``live_functions.py`` finds the functions themselves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _NAME = f"{__name__}_of_ptera"
 
 def _load(module: str) -> Any:
     if _NAME not in sys.modules:
-        ptera = find_spec("ptera")  # of a package without parents: looks for it and runs nothing
+        ptera = find_spec("ptera")  # runs no code, since ptera is a top-level package
         if ptera is None or ptera.submodule_search_locations is None:
             raise ImportError("voirkit needs ptera 1.4.1", name="ptera")
         spec = ModuleSpec(_NAME, None, is_package=True)
@@ -49,7 +50,8 @@ tag: Any = tags.tag
 
 
 def tag_names(value: Any) -> frozenset[str]:
-    """The names of a tag or of several tags, ptera's own included; none for anything else."""
+    """Return the names in a tag or set of tags, also of the package ``ptera``; none for any other
+    value."""
     members = getattr(value, "members", None)
     if type(value).__name__ == "TagSet" and isinstance(members, frozenset):
         return frozenset(str(member.name) for member in members if is_tag(member))
@@ -57,11 +59,11 @@ def tag_names(value: Any) -> frozenset[str]:
 
 
 def is_tag(value: Any) -> bool:
-    """True if it is a tag: one of these, or one of the package ``ptera`` itself."""
+    """True if a value is a tag, of the copy of ptera loaded here or of the package ``ptera``."""
     return type(value).__name__ == "Tag" and type(value).__module__ in (tags.__name__, "ptera.tags")
 
 
-_TOP_WORD = "*module*"  # stands for it where ptera reads: a word to its lexer, and as long
+_TOP_WORD = "*module*"  # replaces TOP for ptera: a word to its lexer, and equally long
 
 BETWEEN = (">", "as", ",", "=", "~", ":")
 BEFORE = ("!", "!!", "$", ":")
@@ -83,7 +85,7 @@ LOOP = re.compile(r"#(?:end)?loop_(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One thing captured in a function."""
+    """One variable or event captured in a function."""
 
     name: str  # ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``
     alias: str  # its name in the events
@@ -95,7 +97,8 @@ class ParsedFunction:
     """A function in a selector."""
 
     reference: str  # as written
-    module: str | None  # of an absolute reference, ``""`` for the script; None for a name in scope
+    # module of an absolute reference, ``""`` for the script; None for a name in scope
+    module: str | None
     path: tuple[str, ...]  # ``("Trainer", "run")``
     captures: tuple[Capture, ...]  # the captures in it, in order
     selector: str  # the whole selector
@@ -106,54 +109,54 @@ class ParsedFunction:
 
     @property
     def is_top(self) -> bool:
-        """True if it is not a function, but the top level of the script or a module."""
+        """True if this is not a function, but the top level of the script or a module."""
         return self.path == (TOP,)
 
     @property
     def variables(self) -> list[str]:
-        """Names of the plain variables captured."""
+        """Names of the captured plain variables."""
         names = [capture.name for capture in self.captures]
         return [name for name in names if name and not name.startswith("#")]
 
     @property
     def loops(self) -> list[str]:
-        """``i`` for each ``#loop_i`` and ``#endloop_i``."""
+        """The name ``i`` of each captured ``#loop_i`` and ``#endloop_i``."""
         matches = [LOOP.fullmatch(capture.name) for capture in self.captures]
         return [match[1] for match in matches if match is not None]
 
     @property
     def hashes(self) -> list[str]:
-        """The other ``#`` variables."""
+        """The captured ``#`` variables that are not about loops."""
         return [capture.name for capture in self.captures if capture.name in HASH_VARIABLES]
 
     def wrong(self, problem: str, next: str = "") -> SelectorError:
-        """An error about this function."""
+        """Return an error about this function."""
         return wrong(self.selector, self.where, problem, next)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A selector that has the form of one."""
+    """A selector with valid syntax."""
 
     selector: str  # as written
-    where: str  # ``file:line`` it stands at
+    where: str  # ``file:line`` of the selector
     functions: tuple[ParsedFunction, ...]  # the functions that it names, in order
-    # the one whose variable makes the event; the outermost if there is no focus
+    # the function whose variable makes the event; the outermost function if there is no focus
     focus: ParsedFunction
     names: tuple[str, ...]  # names in scope that its conditions use
     tags: tuple[str, ...]  # names in scope that it uses as tags
-    tree: Any = field(repr=False, compare=False)  # as ptera's parser gives it
+    tree: Any = field(repr=False, compare=False)  # the tree of ptera's parser
 
 
 def parse(selector: str, where: str) -> Parsed:
-    """Read a selector.
+    """Parse a selector.
 
     Args:
-        selector: Such as ``//train_epoch(batch) > loss``.
-        where: ``file:line`` it stands at, for messages.
+        selector: The text, such as ``//train_epoch(batch) > loss``.
+        where: ``file:line`` of the selector, for messages.
 
     Raises:
-        SelectorError: It is none, or asks for what no probe can do.
+        SelectorError: The text is no selector, or asks for something that no probe can do.
     """
     tree = read_tree(selector, where)
     if not hasattr(tree, "captures"):
@@ -182,7 +185,7 @@ def parse(selector: str, where: str) -> Parsed:
 
 
 def _function_with_focus(functions: list[ParsedFunction]) -> ParsedFunction:
-    """The last function with a focus; the outermost if there is none."""
+    """Return the last function with a focus; the outermost function if there is none."""
     for function in functions[::-1]:
         if any(capture.focus for capture in function.captures):
             return function
@@ -190,8 +193,8 @@ def _function_with_focus(functions: list[ParsedFunction]) -> ParsedFunction:
 
 
 def _check_top(functions: list[ParsedFunction]) -> None:
-    """Make sure that a selector asks for nothing about calls at the top level of a module, which is
-    no call."""
+    """Raise SelectorError if a selector asks for a call at the top level of a module, which has
+    none."""
     top = next(function for function in functions if function.is_top)
     next_ = (
         f"Write '{top.reference} > VARIABLE', or of a loop '{top.reference}(X as batch) >"
@@ -220,7 +223,7 @@ def _calls_in(call: Any) -> Iterator[Any]:
 
 
 def _lonely(selector: str, where: str, name: str | None) -> SelectorError:
-    """The error for a name that stands alone."""
+    """Return the error for a selector that is only a name."""
     if name is None:
         return _wildcard(selector, where)
     if name == "//" or name.endswith(TOP):
@@ -248,7 +251,7 @@ def _wildcard(selector: str, where: str) -> SelectorError:
 
 
 def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tuple[str, ...]]:
-    """Module and path of a function's name."""
+    """Return the module and path of a function's name."""
     if element.name is None:
         raise _wildcard(selector, where)
     name = element.name.value
@@ -280,15 +283,15 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
 
 
 def _without_dots(module: str, path: list[str]) -> str:
-    """The reference that is probably meant by one with dots in the path."""
+    """Return the reference that is probably meant by one with dots in its path."""
     if not module and "." in path[0] and len(path) > 1:  # one slash too many
         return "/" + "/".join(path)
     return f"/{module}/{'/'.join(path).replace('.', '/')}"
 
 
 def _module_of_top(name: str) -> str | None:
-    """The module whose top level a name means, empty for the script; None if it means another
-    thing."""
+    """Return the module whose top level a name refers to, empty for the script; None if the name
+    refers to something else."""
     if name == "//":
         return ""
     module, slash, word = name[1:].partition("/")
@@ -324,7 +327,7 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
 
 
 def _names_in(value: Any, selector: str, where: str) -> list[str]:
-    """The names in scope that a condition or tag uses."""
+    """Return the names in scope that a condition or tag uses."""
     if isinstance(value, ptera_selector.VCall):
         names = []
         for part in (value.fn, *value.args):
@@ -344,7 +347,7 @@ def _names_in(value: Any, selector: str, where: str) -> list[str]:
 def wrong(
     selector: str, where: str, problem: str, next: str = "", position: int | None = None
 ) -> SelectorError:
-    """The error for a selector, with a mark under the place if that is known."""
+    """Return an error about a selector, with a mark under the position if it is known."""
     if position is not None:
         start = selector.rfind("\n", 0, position) + 1
         line = selector[start:].split("\n", 1)[0]
@@ -359,15 +362,21 @@ _LONGEST = 4096  # characters
 
 
 def read_tree(selector: str, where: str) -> Any:
-    """Parse a selector. Returns a ``Call``, or an ``Element`` for a name that stands alone, of
-    ptera.selector (1.4.1). Raises SelectorError: it has not the form of a selector."""
+    """Parse a selector with ptera.
+
+    Returns:
+        A ``Call`` of ptera.selector (1.4.1), or an ``Element`` for a selector that is only a name.
+
+    Raises:
+        SelectorError: The text does not have the syntax of a selector.
+    """
     if not isinstance(selector, str):
         kind = type(selector).__name__
         raise SelectorError(f"a selector is a string, not an object of type {kind}.", where=where)
     if not selector.strip():
         next = f"Write FUNCTION > VARIABLE, such as {EXAMPLE}."
         raise wrong(selector, where, "it is empty.", next)
-    # ptera keeps of each word the rest of the selector: 64 kB of quotes take a gigabyte
+    # ptera stores the rest of the selector with each word: 64 kB of quotes take a gigabyte
     if len(selector) > _LONGEST:
         raise wrong(selector[:60] + "...", where, f"it is longer than {_LONGEST:,} characters.")
     check_form(selector, where)
@@ -384,15 +393,17 @@ def read_tree(selector: str, where: str) -> Any:
 
 
 def _word_at(selector: str, stripped_position: int) -> int:
-    """The place of a word in a selector, from that in the selector without white space in front.
-    ptera's operators begin with the white space before them."""
+    """Return the position of a word, from its position in the selector without leading white space.
+
+    ptera's operators begin with the white space before them, which is skipped.
+    """
     position = stripped_position + len(selector) - len(selector.lstrip())
     following = selector[position:]
     return position + len(following) - len(following.lstrip())
 
 
 class Token(NamedTuple):
-    """A word of a selector, as ptera's lexer sees it."""
+    """A word of a selector, as split by ptera's lexer."""
 
     text: str
     kind: str | None  # OPERATOR, WORD, STRING or None
@@ -400,8 +411,11 @@ class Token(NamedTuple):
 
 
 def check_form(selector: str, where: str) -> None:
-    """Go through the words from left to right: names where names belong, operators between them,
-    brackets in pairs. Raises SelectorError: with the place of the first fault."""
+    """Check the words from left to right: names and operators alternate, brackets are in pairs.
+
+    Raises:
+        SelectorError: There is a fault; the message marks the first.
+    """
     tokens = _tokens(selector)
     _check_parentheses(tokens, selector, where)
     needs_name = True
@@ -442,7 +456,7 @@ def _operator_hint(last: str, text: str) -> str:
 
 
 def _check_operator(text: str, last: str, needs_name: bool) -> tuple[str, str]:
-    """The problem with an operator, and a hint; empty if it stands between two names."""
+    """Return the problem with an operator, and a hint; both empty if it is between two names."""
     if text in BETWEEN:
         if not needs_name:
             return "", ""
@@ -486,14 +500,14 @@ GENERIC_HASHES = ("#enter", "#exit")
 
 
 class Element:
-    """One thing captured in a function.
+    """One variable or event captured in a function, with its condition resolved.
 
     Attributes:
         name: ``x``, ``self.x``, ``#enter``, ``#loop_i``; None for a generic ``$x``.
         alias: Its name in events.
-        focus: 1 if setting it makes an event (``>``, ``!``), 2 for ``!!``, else 0.
+        focus: 1 if setting it makes an event (``>``, ``!``), 2 for ``!!``, otherwise 0.
         tag: Name of the tag that the assignment must have, or None.
-        check: A function that is true for a value that counts; None if any does.
+        check: A function that returns True for a value to capture; None to capture all values.
     """
 
     __slots__ = ("alias", "check", "focus", "name", "source", "tag")
@@ -515,8 +529,8 @@ class Element:
         self.source = source  # ptera's element, shown by raw captures
 
     def matches(self, name: str, tags: frozenset[str], kind: str) -> bool:
-        """True if it captures a (hash) variable that is set with these tags; kinds are those of
-        ``tap_emitter.Site``."""
+        """True if this captures a variable (or ``#`` variable) that is set with these tags.
+        ``kind`` is a kind of ``tap_emitter.Site``."""
         if kind == "unset" or not self._has_tag(name, tags):
             return False
         if self.name is not None:
@@ -530,14 +544,18 @@ class Element:
 
     @property
     def loop(self) -> str | None:
-        """``i`` for ``#loop_i`` and ``#endloop_i``."""
+        """The name ``i`` for ``#loop_i`` and ``#endloop_i``, otherwise None."""
         match = LOOP.fullmatch(self.name or "")
         return match[1] if match else None
 
 
 class Node:
-    """One function in a selector: a call of it inside calls of its parent's. ``parent``: the node
-    of the enclosing call, or None; ``has_focus``: it or a call inside has the focus."""
+    """One function in a selector, called inside a call of its parent.
+
+    Attributes:
+        parent: The node of the enclosing call, or None.
+        has_focus: True if the node, or a node below it, has a focus.
+    """
 
     def __init__(self, rule: Rule, function: ParsedFunction, parent: Node | None) -> None:
         self.rule = rule
@@ -553,21 +571,21 @@ class Node:
         )
 
     def walk(self) -> Iterator[Node]:
-        """The node and all below it."""
+        """Yield the node and all nodes below it."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class Rule:
-    """A selector with its names looked up.
+    """A selector whose names have been resolved.
 
     Attributes:
-        total: There is one event at the end of the outer call, with all values, instead of one
-            whenever the focus is set.
-        raw: Events hold ``Capture`` objects.
-        overridable: The focus may be replaced.
-        wrap: Name of the begin in a pair ``!a ... !!b``; None without a pair.
+        total: True if there is one event at the end of the outermost call, with all values. False
+            if there is an event whenever the focus is set.
+        raw: True if events hold ``Capture`` objects.
+        overridable: True if the value of the focus may be replaced.
+        wrap: Name of the first capture in a pair ``!a ... !!b``; None without a pair.
     """
 
     def __init__(
@@ -605,8 +623,8 @@ class Rule:
         numbers: Iterator[int],
         lookup: _Lookup,
     ) -> Node:
-        # No function within a function: a cycle would keep the scope, and with it the program's
-        # objects, alive.
+        # Not a nested function: its reference cycle would keep the scope, and so objects of the
+        # program, alive.
         node = Node(self, next(functions), parent)
         node.elements = [
             _element(capture, lookup, f"/{next(numbers)}") for capture in call.captures
@@ -618,7 +636,7 @@ class Rule:
 
     @property
     def names(self) -> set[str]:
-        """The names in an event of a total; needed at the end of each call."""
+        """The names that the event of a ``total`` rule must have at the end of a call."""
         return {
             element.alias
             for node in self.nodes
@@ -628,7 +646,7 @@ class Rule:
 
 
 def plain_names(node: Node) -> list[str]:
-    """The variables that a node captures by name."""
+    """Return the variables that a node captures by name."""
     names = [element.name for element in node.elements if element.name is not None]
     return [name for name in names if not name.startswith("#")]
 
@@ -658,22 +676,22 @@ def _element(element: Any, lookup: _Lookup, number: str) -> Element:
 
 
 def equality_check(expected: Any) -> Check:
-    """A check by ``==``."""
+    """Return a check that compares with ``==``."""
     return lambda value: bool(expected == value)
 
 
 def identity_check(expected: Any) -> Check:
-    """A check by identity, which keeps no object alive that the program lets go."""
+    """Return a check by identity that does not keep the expected object alive."""
     try:
         reference = ref(expected)
-    except TypeError:  # of a class with slots: another object may get its identity when it is gone
+    except TypeError:  # a class with slots: when the object is freed, another may get its id
         identity = id(expected)
         return lambda value: id(value) == identity
     return lambda value: value is reference()
 
 
 class _Lookup:
-    """The meaning of names in conditions and tags."""
+    """Resolver of the names in conditions and tags."""
 
     def __init__(self, parsed: Parsed, scope: Mapping[str, Any]) -> None:
         self.parsed = parsed
@@ -684,7 +702,7 @@ class _Lookup:
             return symbol.eval(self)
         except SelectorError:
             raise
-        except Exception as exc:  # a predicate factory of the user's may raise anything
+        except Exception as exc:  # the user's function that makes a condition may raise anything
             raise self.parsed.focus.wrong(
                 f"a condition raised {type(exc).__name__}: {exc}."
             ) from None

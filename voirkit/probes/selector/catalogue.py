@@ -1,8 +1,7 @@
-"""The catalogue of a source file, read from its syntax tree: functions, their variables, loops,
-returns and yields.
+"""Catalogue of a source file's functions with their variables, loops, returns and yields.
 
-Never runs or imports what it reads. Error messages, selector checks and lists of probes all use
-this one catalogue.
+It is read from the syntax tree: the source is never run or imported. Error messages, selector
+checks and lists of probes all use this one catalogue.
 """
 
 from __future__ import annotations
@@ -35,20 +34,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A name that gets a value."""
+    """A name that gets a value in the source."""
 
     # as written in the source (private names are not mangled); ``self.x`` for an attribute target
     name: str
-    line: int  # where it gets its first value
-    # how it gets its values, each form once, in order: parameter, assignment, augmented, annotated,
-    # walrus, for, with, except, import, def, class, type, match, comprehension, del
+    line: int  # line where it gets its first value
+    # the ways in which it gets values, each once, in order: parameter, assignment, augmented,
+    # annotated, walrus, for, with, except, import, def, class, type, match, comprehension, del
     forms: tuple[str, ...]
-    # for an imported name the module and the name in it (empty for ``import module``); a relative
+    # for an imported name, the module and the name in it (empty for ``import module``); a relative
     # module keeps its dots
     origin: tuple[str, str] | None = None
 
     def bound_again(self, form: str, origin: tuple[str, str] | None = None) -> Variable:
-        """The same, when it gets another value."""
+        """Return the variable after it gets another value, in the given way."""
         forms = self.forms if form in self.forms else (*self.forms, form)
         return Variable(self.name, self.line, forms, origin)
 
@@ -66,17 +65,18 @@ class Function:
 
     Attributes:
         path: ``("Trainer", "run")``, ``("outer", "inner")``.
-        line: Line of the ``def`` (of the lambda).
-        kind: Where it stands: at the top, in a class body, in a function.
-        is_generator: Calling it makes a generator.
-        is_conditional: It stands in an ``if``, ``try`` ... and may not be the one that is defined.
-        decorators: The dotted names of its decorators, arguments left out; ``""`` for other
+        line: Line of the ``def`` or lambda.
+        kind: Its kind, from its place: at the top, in a class body, in a function.
+        is_generator: True if calling it makes a generator.
+        is_conditional: True if the definition is inside an ``if``, ``try`` ..., and so may not be
+            executed.
+        decorators: The dotted names of its decorators, without arguments; ``""`` for other
             expressions.
-        variables: Every other name that the body binds, in order of the first binding; also if
-            declared global.
-        comprehension_variables: Targets of its comprehensions, which mean only something in those.
-        attributes: Attribute targets such as ``self.x``, by that text.
-        declared: Names with a bare annotation (``x: int``), and its line.
+        variables: All names other than parameters that the body binds, in order of the first
+            binding; includes names declared global.
+        comprehension_variables: Variables of its comprehensions, which exist only inside those.
+        attributes: Attribute targets by their text, such as ``self.x``.
+        declared: Names with a bare annotation (``x: int``), each with its line.
         loops: Its ``for`` loops, in source order.
         returns, yields: Lines of explicit ``return`` and ``yield``.
         globals_read: Names it reads that neither it nor an enclosing function binds, builtins
@@ -124,12 +124,11 @@ class Function:
 
     @property
     def own_names(self) -> list[str]:
-        """Parameters, then variables."""
+        """The names of the parameters, then of the variables."""
         return list(dict.fromkeys([*self.parameters, *self.variables]))
 
     def knows(self, name: str) -> bool:
-        """True if the name means something in the body: its own, declared, free, global or
-        builtin."""
+        """True if the name has a meaning in the body: own, declared, free, global or builtin."""
         bound: tuple[Iterable[str], ...] = (self.parameters, self.variables, self.declared)
         read = (self.globals_read, self.free_read)
         declared = (self.globals_declared, self.nonlocals_declared)
@@ -144,8 +143,8 @@ def _kind_of(scope: ScopeReading) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class ClassDefinition:
-    """A class: its path and line, the dotted names of its bases (without ``[T]``), the names that
-    its body binds."""
+    """A class: its path and line, the dotted names of its bases (without ``[T]``), and the names
+    that its body binds."""
 
     path: tuple[str, ...]
     line: int
@@ -155,10 +154,10 @@ class ClassDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All that a source file defines."""
+    """All definitions in a source file."""
 
     filename: str  # as given
-    # every definition in source order, an outer one before its inner ones; redefined ones too
+    # every definition in source order, redefined ones too; a function comes before its inner ones
     functions: tuple[Function, ...]
     classes: tuple[ClassDefinition, ...]  # every class, in the same order
     names: dict[
@@ -166,23 +165,28 @@ class Catalogue:
     ]  # the names that the top level binds (functions, classes and imports too)
     loops: tuple[Loop, ...]  # the ``for`` loops of the top level
     star_imports: tuple[str, ...]  # modules of ``from module import *``, with their leading dots
-    top: Function  # the top level, as a function of that name that takes nothing
+    top: Function  # the top level, as a function named ``TOP`` without parameters
     module: str = ""  # name of the module it was read for; empty for a script
 
     def find(self, path: tuple[str, ...]) -> Function | None:
-        """The function of that path: the last definition, the live one when the file has run from
-        top to bottom."""
+        """Return the last definition of a function, or None if the path has none.
+
+        It is the live function after the file has run from top to bottom.
+        """
         candidates = self.candidates(path)
         return candidates[-1] if candidates else None
 
     def definitions(self, path: tuple[str, ...]) -> list[Function]:
-        """Every definition of that path (redefined, in branches, a property with its setter), in
-        source order."""
+        """Return every definition of a path in source order: redefinitions, definitions in
+        branches, a property and its setter."""
         return [function for function in self.functions if function.path == path]
 
     def candidates(self, path: tuple[str, ...]) -> list[Function]:
-        """The definitions that can be the live one: the last that always happens, and those after
-        it that may. A property is its getter."""
+        """Return the definitions of a path that may be the live one after the file has run.
+
+        They are the last unconditional definition, and the conditional ones after it. For a
+        property it is the getter.
+        """
         if path == self.top.path:
             return [self.top]
         accessors = {f"{path[-1]}.setter", f"{path[-1]}.deleter"} if path else set()
@@ -198,13 +202,13 @@ class Catalogue:
         return definitions[first:]
 
     def find_class(self, path: tuple[str, ...]) -> ClassDefinition | None:
-        """The class of that path: the last definition."""
+        """Return the last definition of a class, or None if the path has none."""
         definitions = [definition for definition in self.classes if definition.path == path]
         return definitions[-1] if definitions else None
 
     def inside(self, path: tuple[str, ...]) -> list[str]:
-        """Names of the functions that stand directly in that class or function, or at the top for
-        an empty path."""
+        """Return the names of the functions directly inside a class or function, or at the top
+        level for an empty path."""
         inner = [function.path for function in self.functions if function.path[:-1] == path]
         return list(dict.fromkeys(inner_path[-1] for inner_path in inner))
 
@@ -212,17 +216,17 @@ class Catalogue:
 def catalogue(
     source: str | bytes, filename: str, *, first_line: int = 1, module: str = ""
 ) -> Catalogue:
-    """Read a source file's catalogue.
+    """Return the catalogue of a source file.
 
     Args:
-        source: The text, or the bytes with their coding line.
-        first_line: Number of the source's first line in that file.
+        source: The source as text, or as bytes with their coding line.
+        first_line: Number of the source's first line in the file.
         module: The module's name, for ``Catalogue.module``.
 
     Raises:
-        SyntaxError: It does not parse.
+        SyntaxError: The source does not parse.
     """
-    with quiet(filename):  # invalid escapes and the like: said when the program itself is compiled
+    with quiet(filename):  # warnings (invalid escapes ...) come when the program itself is compiled
         try:
             tree = ast.parse(source, filename)
         except ValueError as error:  # a null byte, before Python 3.11.4
@@ -248,8 +252,8 @@ def catalogue(
 
 
 def catalogue_of_function(function: FunctionType) -> Function | None:
-    """The catalogue's entry of a live function, from its source; None if that is not there or
-    cannot be read."""
+    """Return the catalogue entry of a live function, from its source; None if the source does not
+    exist or cannot be read."""
     import inspect
     import textwrap
 
@@ -279,19 +283,19 @@ def catalogue_of_function(function: FunctionType) -> Function | None:
 
 
 def catalogue_of_module(name: str) -> Catalogue | None:
-    """The catalogue of an importable module, found without importing it or any parent of it.
+    """Return the catalogue of an importable module, without importing it or its parents.
 
-    Looks where the import system would look, so it sees ``sys.path`` as it stands.
+    The module is searched like an import would, with the current ``sys.path``.
 
     Returns:
         None for a module without Python source: C extension, builtin, namespace package.
 
     Raises:
-        SelectorError: There is no such module; the nearest names are in the message.
-        SyntaxError: Its source does not parse.
+        SelectorError: There is no such module; the message has the nearest names.
+        SyntaxError: The module's source does not parse.
     """
     loaded = getattr(sys.modules.get(name), "__file__", None) or ""
-    # also where the standard library is frozen (3.11 and later)
+    # finds also the source of frozen modules of the standard library (3.11 and later)
     if loaded.endswith(".py") and os.path.isfile(loaded):
         with open(loaded, "rb") as file:
             return catalogue(file.read(), loaded, module=name)
@@ -303,7 +307,8 @@ def catalogue_of_module(name: str) -> Catalogue | None:
 
 
 def _spec_without_import(name: str) -> Any:
-    """The spec of a module. Raises SelectorError: there is no such module."""
+    """Return the spec of a module without importing its parents. Raises SelectorError if there is
+    no such module."""
     search: list[str] | None = None
     spec = None
     parts = name.split(".")
@@ -318,7 +323,7 @@ def _spec_without_import(name: str) -> Any:
 
 
 def _spec(name: str, search: list[str] | None) -> Any:
-    for finder in sys.meta_path:  # and not importlib.util.find_spec, which imports the parents
+    for finder in sys.meta_path:  # not importlib.util.find_spec, which imports the parents
         spec = finder.find_spec(name, search)
         if spec is not None:
             return spec
@@ -338,7 +343,7 @@ def _unknown_module(name: str, search: list[str] | None) -> SelectorError:
 
 
 def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
-    """The dotted names of expressions, without what they are called with or subscripted by."""
+    """Return the dotted names of expressions, without call arguments and subscripts."""
     names = []
     for expression in expressions:
         if isinstance(expression, ast.Call):
@@ -350,13 +355,13 @@ def _names(expressions: Iterable[ast.expr]) -> tuple[str, ...]:
     return tuple(names)
 
 
-# reading a syntax tree into scopes: which names each module, class and function binds, reads, loops
-# over
+# Reading a syntax tree into scopes: the names that each module, class and function binds, reads and
+# loops over.
 
 
 class ScopeReading:
-    """A scope that is being read: module, class, function, or an expression with names of its own
-    (comprehension, lambda)."""
+    """A scope while it is being read: a module, class, function, or an expression with its own
+    names (comprehension, lambda)."""
 
     def __init__(
         self, kind: str, path: tuple[str, ...], node: ast.AST, parent: ScopeReading | None
@@ -379,7 +384,7 @@ class ScopeReading:
         self.star_imports: list[str] = []
 
     def bind(self, name: str, line: int, form: str, origin: tuple[str, str] | None = None) -> None:
-        """The name gets a value here."""
+        """Record that a name gets a value in this scope."""
         before = self.bound.get(name)
         if before is None:
             self.bound[name] = Variable(name, line, (form,), origin)
@@ -387,28 +392,28 @@ class ScopeReading:
             self.bound[name] = before.bound_again(form, origin)
 
     def local(self, name: str) -> bool:
-        """True if the name is this scope's own."""
+        """True if the name is local to this scope."""
         if name not in self.bound and name not in self.declared:
             return False
         return name not in self.globals and name not in self.nonlocals
 
     def enclosing(self) -> Iterator[ScopeReading]:
-        """The scopes around this one, the nearest first."""
+        """Yield the scopes around this one, the nearest first."""
         scope = self.parent
         while scope is not None:
             yield scope
             scope = scope.parent
 
     def is_free(self, name: str) -> bool:
-        """True if a name that is not local belongs to a function around this one."""
+        """True if a name that is not local belongs to an enclosing function."""
         if name in self.globals:
             return False
         functions = (scope for scope in self.enclosing() if scope.kind not in ("module", "class"))
         return any(scope.local(name) for scope in functions)
 
     def is_conditional(self) -> bool:
-        """True if it stands in an ``if``, ``try``, ``for`` ... of the scope around it, and not
-        directly in it."""
+        """True if the scope is inside an ``if``, ``try``, ``for`` ... of the enclosing scope, and
+        not directly in the enclosing scope."""
         if self.parent is None:
             return False
         statements = getattr(self.parent.node, "body", None)
@@ -419,9 +424,12 @@ class ScopeReading:
 
 
 class Reader:
-    """Walks statements in the order in which they bind names. An explicit stack, and a recursion
-    for each scope only: chains of a thousand ``elif`` or ``+`` are deep trees. Entries of the stack
-    are nodes, or ``(form, target)`` for a target to be bound."""
+    """Visitor of statements in the order in which they bind names.
+
+    It uses an explicit stack, and recursion only for a nested scope, since chains of a thousand
+    ``elif`` or ``+`` are deep trees. Entries of the stack are nodes, or ``(form, target)`` for a
+    target to bind.
+    """
 
     def __init__(self) -> None:
         self.functions: list[ScopeReading] = []
@@ -488,7 +496,7 @@ class Reader:
     def read_MatchSingleton(
         self, scope: ScopeReading, node: ast.MatchSingleton, stack: list[Any]
     ) -> None:
-        pass  # its value is True, False or None, and no node
+        pass  # its value is True, False or None, not a node
 
     def read_Assign(self, scope: ScopeReading, node: ast.Assign, stack: list[Any]) -> None:
         stack += [("assignment", target) for target in node.targets[::-1]]
@@ -498,7 +506,8 @@ class Reader:
     def is_named_lambda(
         self, scope: ScopeReading, value: ast.expr, targets: list[ast.expr], stack: list[Any]
     ) -> bool:
-        """True if a value is a lambda that gets a name; then it has been read, under each."""
+        """Read a lambda that is assigned to names, as a function of each name. True if the value is
+        one."""
         if not isinstance(value, ast.Lambda):
             return False
         names = [target.id for target in targets if isinstance(target, ast.Name)]
@@ -508,7 +517,7 @@ class Reader:
 
     def read_AnnAssign(self, scope: ScopeReading, node: ast.AnnAssign, stack: list[Any]) -> None:
         if scope.kind in ("module", "class"):
-            stack.append(node.annotation)  # evaluated there, and not in a function
+            stack.append(node.annotation)  # evaluated in modules and classes, but not in functions
         if node.value is not None:
             stack.append(("annotated", node.target))
             if not self.is_named_lambda(scope, node.value, [node.target], stack):
@@ -607,7 +616,7 @@ class Reader:
     def function(
         self, scope: ScopeReading, name: str, node: FunctionNode, stack: list[Any]
     ) -> None:
-        stack += [*node.args.defaults, *node.args.kw_defaults]  # evaluated outside
+        stack += [*node.args.defaults, *node.args.kw_defaults]  # evaluated outside of the function
         inner = ScopeReading("function", (*scope.path, name), node, scope)
         inner.parameters = arguments(node.args)
         for argument in inner.parameters:
@@ -635,7 +644,7 @@ class Reader:
     def read_ListComp(
         self, scope: ScopeReading, node: ast.ListComp | ast.DictComp, stack: list[Any]
     ) -> None:
-        self.scan(scope, [node.generators[0].iter])  # evaluated outside, and first
+        self.scan(scope, [node.generators[0].iter])  # evaluated first, in the enclosing scope
         inner = ScopeReading("comprehension", scope.path, node, scope)
         entries: list[Any] = []
         for generator in node.generators:
@@ -647,8 +656,8 @@ class Reader:
         self.leave(inner)
 
     def leave(self, inner: ScopeReading) -> None:
-        """Pass the reads, comprehension variables and attributes of an expression's own scope on to
-        the scope around it."""
+        """Copy the reads, comprehension variables and attributes of a lambda's or comprehension's
+        scope to the enclosing scope."""
         outer = inner.parent
         assert outer is not None  # only the module has none
         outer.reads.update(dict.fromkeys(name for name in inner.reads if name not in inner.bound))
@@ -662,8 +671,8 @@ class Reader:
                 outer.attributes.setdefault(name, variable)
 
 
-# Fields without an expression or statement in them. A table of fields, and not
-# ast.iter_child_nodes, halves the time.
+# Fields that contain no expression or statement. A table of fields takes half the time of
+# ast.iter_child_nodes.
 _NO_CHILDREN = {"ctx", "op", "ops", "kind", "attr", "arg", "is_async", "type_params"}
 _NO_CHILDREN |= {"type_comment", "conversion", "kwd_attrs"}
 _CHILDREN: dict[type, tuple[str, ...]] = {}

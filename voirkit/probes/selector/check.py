@@ -1,8 +1,7 @@
-"""Selectors, checked before the script runs: do the functions, variables and loops that they name
-exist?
+"""Checks before a run that the functions, variables and loops named in selectors exist.
 
-Reports what is wrong in the user's words, with the nearest right name. References are followed
-through imports and base classes in the sources; nothing of the script is ever run.
+Errors are reported in the user's words, with the nearest correct name. References are followed
+through imports and base classes in the sources; no code of the script is ever run.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     Modules: TypeAlias = Callable[[str], Catalogue | None]
 
-LONGEST_LIST = 20  # names in a message
+LONGEST_LIST = 20  # maximum number of names in a message
 
 
 def check_all(
@@ -42,22 +41,22 @@ def check_all(
     probe_type: str | None = None,
     overridable: bool = False,
 ) -> str | None:
-    """Make sure that the functions and captures that a selector names exist.
+    """Check that the functions and captures that a selector names exist.
 
     Args:
-        script: Catalogue of the script; None if there is none.
+        script: Catalogue of the script; None if there is no script.
         script_name: The script's name for messages.
-        scope: The values of plain names, builtins included; None leaves them unchecked.
+        scope: The values of plain names, builtins included; None leaves plain names unchecked.
         modules: Finds the catalogue of a module; None leaves other modules unchecked.
         probe_type: ``"immediate"``, ``"total"`` or None, as in ``Probe``.
-        overridable: The probe may replace the value that the focus is set to.
+        overridable: True if the probe may replace the value that the focus is set to.
 
     Returns:
-        ``main.py:12``, the place of the function that makes the events; None if that cannot be
-        known yet.
+        The place of the function that makes the events, ``main.py:12``; None if it cannot be known
+        yet.
 
     Raises:
-        SelectorError: A function, variable, loop or name is not there, or cannot be observed.
+        SelectorError: A function, variable, loop or name does not exist, or cannot be observed.
     """
     site: str | None = None
     for named in parsed.functions:
@@ -110,8 +109,8 @@ def _check_absolute(
 def _home(
     function: ParsedFunction, modules: Modules, script: Catalogue | None, script_name: str
 ) -> Catalogue:
-    """The catalogue of the module of an absolute reference."""
-    assert function.module  # the caller has seen to it
+    """Return the catalogue of the module of an absolute reference."""
+    assert function.module  # the caller has checked this
     path = "/".join(function.path)
     try:
         home = modules(function.module)
@@ -138,8 +137,10 @@ def _home(
 
 
 def _no_function(function: ParsedFunction, named: Named, name: str) -> SelectorError:
-    """The error for a reference that leads to no function: what it leads to instead, and what is
-    near."""
+    """Return the error for a reference that leads to no function.
+
+    It says what the reference leads to instead, and names similar functions.
+    """
     catalogue = named.catalogue
     label = ".".join(named.path)
     prefix = f"/{catalogue.module}/"
@@ -175,7 +176,7 @@ def _methods_of(named: Named, prefix: str) -> str:
 
 
 def _not_in_owner(function: ParsedFunction, named: Named, label: str) -> SelectorError:
-    """The error for a class or function that has not the method or inner function that is named."""
+    """Return the error for a class or function that lacks the named method or inner function."""
     catalogue = named.catalogue
     prefix = f"/{catalogue.module}/"
     *owner, last = named.path
@@ -197,7 +198,7 @@ def _near(function: ParsedFunction, catalogue: Catalogue, prefix: str) -> str:
 
 
 def _elsewhere(variable: str, catalogue: Catalogue) -> str:
-    """The other functions of the file that have a variable, as a hint."""
+    """Return a hint that lists the functions of the file that have a variable; empty for none."""
     functions = [function for function in catalogue.functions if variable in function.own_names]
     paths = dict.fromkeys("/".join(function.path) for function in functions)
     selectors = [f"'/{catalogue.module}/{path} > {variable}'" for path in paths]
@@ -210,8 +211,11 @@ def _check_captures(
     name: str,
     elsewhere: Callable[[str], str],
 ) -> str:
-    """Make sure that one of the definitions has all that is captured; returns its place. Raises
-    SelectorError: none has; the first fault of the last one."""
+    """Return the place of the first definition that has everything the selector captures.
+
+    Raises:
+        SelectorError: No definition has them; the error is the first fault of the last one.
+    """
     problem = None
     for definition in definitions:
         site = f"{name}:{definition.line}"
@@ -283,12 +287,12 @@ def _no_variable(
 def _unobservable(
     function: ParsedFunction, definition: Function, label: str
 ) -> SelectorError | None:
-    """The error for captures that exist, and cannot be probed."""
+    """Return the error for captured variables that exist but cannot be probed; None without any."""
     try:
         visibility = visibility_of(definition.node)
     except RecursionError:
-        # an expression of a thousand terms, which python compiles from its text, and not from a
-        # tree
+        # for instance an expression of a thousand terms, which python can compile from its text,
+        # but not from a tree
         return function.wrong(f"{label} {TOO_DEEP}")
     captured = [capture.name for capture in function.captures if capture.name]
     focused = [capture.name for capture in function.captures if capture.focus]
@@ -339,17 +343,16 @@ def check_in_scope(
 
 
 def check_function(function: ParsedFunction, thing: object) -> str:
-    """Make sure that a live object is a function that can be probed, and has what is captured in
-    it.
+    """Check that a live object is a function that can be probed, and has all captured variables.
 
     Args:
-        thing: The value of its name.
+        thing: The object that the selector's name refers to.
 
     Returns:
-        ``main.py:12``, the place of the function.
+        The place of the function, ``main.py:12``.
 
     Raises:
-        SelectorError: It is not a Python function, or has no such variable.
+        SelectorError: The object is not a Python function, or lacks a captured variable.
     """
     bare = innermost(thing)
     if not isinstance(bare, types.FunctionType):
@@ -391,8 +394,10 @@ def _not_in_scope(
 
 
 def _not_a_function(thing: object) -> str:
-    """A description of a thing that is no function, never by its repr: that may be long, slow, or
-    hold an address."""
+    """Return a description of an object that is not a function.
+
+    Its repr is never used: it may be long, slow, or contain an address.
+    """
     if isinstance(thing, type):
         methods = [
             name
@@ -419,7 +424,7 @@ def _not_a_function(thing: object) -> str:
 
 
 def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
-    """Make sure that the names that conditions and tags use are in scope."""
+    """Raise SelectorError if a name in a condition or tag is not in scope, or a tag is not one."""
     for name in (*parsed.names, *parsed.tags):
         first, *attributes = name.split(".")
         if first in scope or hasattr(builtins, first):
@@ -438,7 +443,7 @@ def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
             raise wrong(parsed.selector, parsed.where, problem, "A tag is written ':@Name'.")
 
 
-# Words
+# Wording
 
 
 def _of_file(where: str) -> str:
@@ -447,7 +452,7 @@ def _of_file(where: str) -> str:
 
 
 def display_path(filename: str) -> str:
-    """A file's name for messages: relative if it is in the current folder."""
+    """Return a file's name for messages: relative if the file is in the current folder."""
     folder = os.getcwd() + os.sep
     return filename[len(folder) :] if filename.startswith(folder) else filename
 
@@ -472,18 +477,19 @@ def _lines(*parts: str) -> str:
     return "  ".join(part for part in parts if part)
 
 
-LONGEST_CHAIN = 20  # of imports and bases; they can run in circles
+LONGEST_CHAIN = 20  # maximum number of imports and bases followed; they can be circular
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The target of a reference: one of functions, class, variable, module without source; or
+    """The target of a reference: functions, a class, a variable, a module without source, or
     nothing."""
 
-    catalogue: Catalogue  # of the file that it stands in
-    # its path there; empty for a module. For nothing: the path up to the part that is not there.
+    catalogue: Catalogue  # catalogue of the file that has the target
+    # path of the target in the file; empty for a module. If there is no target: the path up to the
+    # part that does not exist.
     path: tuple[str, ...] = ()
-    functions: tuple[Function, ...] = ()  # the definitions that can be the live one
+    functions: tuple[Function, ...] = ()  # the definitions that may be the live one
     definition: ClassDefinition | None = None  # the class
     variable: Variable | None = None  # any other name
     sourceless: str = ""  # the module that has no Python source
@@ -503,12 +509,12 @@ def resolve(
 
     Args:
         path: ``("Trainer", "run")``.
-        modules: The catalogue of a module by name; None if it has no source, SelectorError if there
-            is none.
-        depth: How many imports and bases led here.
+        modules: Returns the catalogue of a module by name, or None if the module has no source.
+            Raises SelectorError if there is no such module.
+        depth: Number of imports and bases followed so far.
 
     Returns:
-        None if it cannot be known without running.
+        The target; None if it cannot be known without running the code.
     """
     named: Named | None = Named(catalogue)
     for part in path:
@@ -555,7 +561,8 @@ def _in_module(catalogue: Catalogue, part: str, modules: Modules, depth: int) ->
 
 
 def _star_imported(catalogue: Catalogue, part: str, modules: Modules, depth: int) -> Named | None:
-    """The target of a name that only ``from module import *`` can give, or that is a submodule."""
+    """Return the target of a name that may come from ``from module import *`` or be a submodule;
+    None if it cannot be known."""
     is_certain = True
     for star in catalogue.star_imports:
         home = _named_module(_absolute_module(star, catalogue), catalogue, modules)
@@ -593,13 +600,13 @@ def _inherited(
             elif named.is_there:
                 return named
         elif not parent.sourceless and not hasattr(builtins, base):
-            is_certain = False  # those two hold no Python function
+            is_certain = False  # sourceless modules and builtins have no Python functions
     return Named(owner.catalogue, (*owner.path, part)) if is_certain else None
 
 
 def _absolute_module(module: str, catalogue: Catalogue) -> str:
-    """The full name of a module that may be written with leading dots; ``""`` if its package is not
-    known."""
+    """Return the full name of a module that may be written with leading dots; ``""`` if its package
+    is not known."""
     name = module.lstrip(".")
     levels = len(module) - len(name)
     if not levels:

@@ -1,7 +1,7 @@
-"""What each function of a source file offers to probe: its variables, loops, returns and yields,
-with selectors that are ready to paste.
+"""List of what can be probed in each function of a source file, with selectors ready to paste.
 
-Each selector has passed the check that every run makes.
+It has variables, loops, returns and yields. Each selector has passed the check that every run
+makes.
 """
 
 from __future__ import annotations
@@ -25,31 +25,34 @@ if TYPE_CHECKING:
 
     Kind: TypeAlias = Literal["parameter", "variable", "loop", "return", "yield"]
 
-# what a module's names are mostly set to, and nobody means to watch
+# ways in which most names of a module get their value; nobody wants to watch such names
 _DEFINITIONS = frozenset({"import", "def", "class", "type"})
-# the words in front of the reason, in the message of a refused selector
+# the words before the reason in the error message of a refused selector
 _FUNCTION_AND_PLACE = r"^(?:[\w.]+ \(.*?:\d+\)|the top level of \S+) "
 _CANNOT_BE_PROBED = r"cannot be probed(?: for '.*?')?: "
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One thing in a function."""
+    """A parameter, variable, loop, return or yield of a function, with its selectors."""
 
-    kind: Kind  # what it is
-    # the variable; all names of a loop's target; nothing for returns and yields
+    kind: Kind
+    # the variable; all names of a loop's target; empty for returns and yields
     names: tuple[str, ...]
-    # where: the first value of a variable, the ``for``, each ``return`` or ``yield``
+    # lines of the first value of a variable, of the ``for``, or of each ``return`` or ``yield``
     lines: tuple[int, ...]
-    # ready to paste, the most useful first; empty if it cannot be probed
+    # selectors ready to paste, the most useful first; empty if it cannot be probed
     selectors: tuple[str, ...]
-    refused: str  # why not; empty if it can
+    refused: str  # reason why it cannot be probed; empty if it can
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionOffers:
-    """A function, how selectors begin that name it, why nothing in it can be probed (empty if it
-    can), and what is in it."""
+    """A function with its offers.
+
+    ``prefix`` is the beginning of all selectors that name the function. ``refused`` is the reason
+    why nothing in the function can be probed; it is empty if it can.
+    """
 
     function: Function
     prefix: str
@@ -58,13 +61,15 @@ class FunctionOffers:
 
 
 def reference(function: Function, module: str = "") -> str:
-    """The text by which a selector names a function: ``//Trainer/run``, ``/pkg.module/f``."""
+    """Return a function's name in a selector: ``//Trainer/run``, ``/pkg.module/f``."""
     return "/".join(["", module, *function.path])
 
 
 def refusal(selector: str, catalogue: Catalogue) -> str:
-    """Why a selector of this file cannot be used, without the function's name and place in front;
-    empty if it can."""
+    """Return the reason why a selector for this file cannot be used; empty if it can.
+
+    The reason does not begin with the function's name and place.
+    """
     script = None if catalogue.module else catalogue
 
     def catalogue_of(module: str) -> Catalogue | None:
@@ -79,8 +84,10 @@ def refusal(selector: str, catalogue: Catalogue) -> str:
 
 
 def offers(catalogue: Catalogue) -> list[FunctionOffers]:
-    """The top level, and all functions of a file in source order, lambdas and redefined ones
-    too."""
+    """Return the offers of a file's top level, if it has any, and of all its functions.
+
+    Functions are in source order, and include lambdas and redefined functions.
+    """
     top = _offers_of(catalogue.top, catalogue)
     functions = [_offers_of(function, catalogue) for function in catalogue.functions]
     return [top, *functions] if top.offers else functions
@@ -99,7 +106,8 @@ def _offers_of(function: Function, catalogue: Catalogue) -> FunctionOffers:
 
 
 def _not_live(function: Function, catalogue: Catalogue) -> str:
-    """Why a selector that names this function means another definition."""
+    """Return the reason why a selector with this function's name refers to another definition;
+    empty if it refers to this one."""
     live = catalogue.candidates(function.path)
     if function in live:
         return ""
@@ -111,7 +119,7 @@ def _not_live(function: Function, catalogue: Catalogue) -> str:
 
 
 def _usable_offer(offer: Offer, refused: str, catalogue: Catalogue) -> Offer:
-    """The offer with those of its selectors that can be used."""
+    """Return the offer with only those of its selectors that can be used."""
     if refused:
         return Offer(offer.kind, offer.names, offer.lines, (), refused)
     reasons = {selector: refusal(selector, catalogue) for selector in offer.selectors}
@@ -123,7 +131,7 @@ def _usable_offer(offer: Offer, refused: str, catalogue: Catalogue) -> Offer:
 
 
 def _possible_offers(function: Function, prefix: str) -> Iterator[Offer]:
-    """Everything in the function, with the selectors that one would like to use."""
+    """Yield everything in the function, with the selectors that would be useful for it."""
     in_comprehensions = {
         name: variable
         for name, variable in function.comprehension_variables.items()
@@ -159,9 +167,12 @@ def _offer_variables(kind: Kind, variables: Iterable[Variable], prefix: str) -> 
 
 
 def loop_selectors(function: Function, loop: Loop, prefix: str) -> tuple[str, ...]:
-    """One event a turn, and the pair of events around each turn, under the names that the rates
-    expect. A loop that only counts (``for epoch in range(3)``) has no batches, so it keeps the
-    names of the script."""
+    """Return a selector for one event in each iteration of a loop, and one for a pair of events
+    around each iteration.
+
+    They use the names that the rates expect. A loop that only counts (``for epoch in range(3)``)
+    has no batches, so its selectors keep the names of the script.
+    """
     node = _for_statement(function, loop.line)
     batch = batch_name(node) if node is not None else None
     if node is None or batch is None:

@@ -1,7 +1,7 @@
-"""The lines that a voirfile could begin with, for one script: where its model, loader, loss and
-steps can be probed.
+"""Suggests the first lines of a voirfile for a script: probes of its model, loader, loss and steps.
 
-Each selector has passed the check that every run makes.
+The values to probe are called readings (``READINGS``). Each selector has passed the check that
+every run makes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ NAMES = {
         "train_dl",
     ),
 }
-# Parts of the names of things that are called on batches and are not a model.
+# Parts of names of objects that are called on batches but are not a model.
 NOT_A_MODEL = (
     "crit",
     "loss",
@@ -72,27 +72,25 @@ AN_ATTRIBUTE = "it is an attribute: set a variable to it first"
 NO_VARIABLE = "the target of the loop is no variable"
 ONLY_COUNTS = "its turns only count: give what is meant with giving.give"
 FETCHES_ITSELF = "its turns fetch their batch themselves: give what is meant with giving.give"
-MOST_CALLERS = 4  # that a parameter is followed through
+MOST_CALLERS = 4  # maximum number of callers through which a parameter is followed
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A place in a script that may give one reading."""
+    """A place in a script where one reading may be probed."""
 
     reading: str  # one of READINGS
-    line: int  # of the source: where it is set
+    line: int  # source line where the variable is set
     selector: str = ""  # the selector; empty if none can be written now
-    # the line for an instrument, or what it would be without the obstacle; empty if that is not
-    # known
+    # the line for an instrument, or what the line would be without the obstacle; empty if unknown
     code: str = ""
-    obstacle: str = ""  # why it cannot be probed; empty if it can
-    note: str = ""  # what else one should know
+    obstacle: str = ""  # reason why it cannot be probed; empty if it can
+    note: str = ""  # further information for the user
 
 
 @dataclass(frozen=True)
 class _BlockVariable:
-    """A variable, the block that it belongs to, and the line. The name is empty for a value that
-    has none."""
+    """A variable with its block and line. The name is empty for a value that has no name."""
 
     block: Block
     name: str
@@ -108,14 +106,14 @@ class Candidates:
         self._loop: TrainingLoop | None = next(iter(self._script.loops), None)
 
     def line(self, reading: str) -> str | None:
-        """The line to write into an instrument of the voirfile for one of ``READINGS``, or None if
-        nothing in the script looks like it."""
+        """Return the line to write into an instrument of the voirfile for one of ``READINGS``; None
+        if nothing in the script looks like it."""
         candidate = self.find(reading)
         return candidate.code if candidate and not candidate.obstacle else None
 
     def find(self, reading: str) -> Candidate | None:
-        """The best candidate for a reading, also if it cannot be probed; None if nothing looks like
-        it."""
+        """Return the best candidate for a reading, even if it cannot be probed; None if nothing
+        looks like it."""
         first = None
         for candidate in self._candidates(reading):
             if not candidate.obstacle:
@@ -124,7 +122,7 @@ class Candidates:
         return first
 
     def other_loops(self) -> list[tuple[str, int]]:
-        """Other loops that train, with a ``.backward()`` of their own: (where, line)."""
+        """Return (where, line) for other training loops that have their own ``.backward()``."""
         loops = self._script.loops
         known_calls = _backward_nodes(loops[0]) if loops else set()
         places = []
@@ -136,7 +134,7 @@ class Candidates:
         return places
 
     def options(self) -> int | None:
-        """The line in which argparse reads the script's command line."""
+        """Return the line in which argparse reads the script's command line; None if not found."""
         for block in self._script.blocks:
             for name in ("parse_args", "parse_known_args"):
                 for call in calls(block.nodes, name):
@@ -156,7 +154,7 @@ class Candidates:
                 yield self._variable_candidate(reading, variable)
             yield from self._named_candidates(reading)
 
-    # each reading
+    # candidates for each reading
 
     def _loss_candidates(self) -> Iterator[Candidate]:
         backward_calls = self._script.backward_calls
@@ -168,7 +166,7 @@ class Candidates:
                     yield self._last_loss_candidate(variable, call)
                 else:
                     yield self._variable_candidate("loss", variable)
-        # backward in a closure that cannot be probed: the loop may get its loss from it
+        # if backward() is in a closure that cannot be probed, the loop may get the loss from it
         if self._loop:
             block = self._loop.block
             for name, value in assignments(block.nodes):
@@ -179,11 +177,10 @@ class Candidates:
             yield Candidate("loss", call.lineno, obstacle=IN_PLACE)
 
     def _last_loss_candidate(self, variable: _BlockVariable, call: ast.Call) -> Candidate:
-        """A loss that is set several times: its value at the end of the turn or of the call, one
-        event for each.
+        """Return a candidate for a loss that is set several times.
 
-        Of the values before, some may be a part of it, or it before it was divided for
-        accumulation.
+        It gives the loss once, at the end of each iteration or call. Earlier values may be parts of
+        the loss, or the loss before it was divided for gradient accumulation.
         """
         block, name = variable.block, variable.name
         times = f"It is set {_times_set(block, name)} times in {_label(block)}"
@@ -204,8 +201,10 @@ class Candidates:
         return replace(candidate, code=code, note=note)
 
     def _loop_around(self, block: Block, call: ast.Call) -> LoopNode | None:
-        """The loop whose turns have one loss each: that of the steps, if the call stands in it,
-        else the innermost around it."""
+        """Return the loop whose iterations have one loss each.
+
+        It is the training loop if that contains the call, otherwise the innermost loop around it.
+        """
         loops = [
             node
             for node in block.nodes
@@ -258,8 +257,8 @@ class Candidates:
             yield replace(candidate, reading="use_cuda", code=code)
 
     def _models(self) -> Iterator[_BlockVariable]:
-        """Variables that are called on batches, or have their ``parameters()`` given to an
-        optimizer."""
+        """Yield variables that are called on batches, or whose ``parameters()`` are requested as
+        for an optimizer."""
         blocks = [block for block, _ in self._script.backward_calls[:1]]
         if self._loop:
             blocks.append(self._loop.block)
@@ -274,14 +273,14 @@ class Candidates:
                     yield from self._trace_to_origin(block, name)
 
     def _batch(self) -> str | None:
-        """The variable that holds a batch in the training loop."""
+        """Return the variable that holds a batch in the training loop."""
         if self._loop is None:
             return None
         node = self._loop.node
         return fetched_batch(node) if isinstance(node, ast.While) else batch_name(node)
 
     def _model_points(self, block: Block, batch: str | None) -> Iterator[tuple[str, int]]:
-        """Names that may be a model, and how much speaks for each."""
+        """Yield names that may be a model, each with points for how likely this is."""
         for node in block.nodes:
             if not isinstance(node, ast.Call):
                 continue
@@ -298,8 +297,10 @@ class Candidates:
                 yield name, points
 
     def _loaders(self) -> Iterator[_BlockVariable]:
-        """The variable that is iterated over for the batches that reach ``backward``; nothing where
-        the loop makes its batches itself."""
+        """Yield the variable that is iterated over for the batches that reach ``backward``.
+
+        Yield nothing if the loop makes its batches itself.
+        """
         if self._loop is None:
             return
         block, node = self._loop.block, self._loop.node
@@ -320,8 +321,8 @@ class Candidates:
             yield _BlockVariable(block, "", node.lineno)
 
     def _is_evaluated(self, block: Block, name: str, depth: int = MOST_CALLERS) -> bool:
-        """True if a loader is iterated over by loops that lead to no ``backward``, and by no
-        other."""
+        """True if a loader is not for training: by its name, or because no loop over it leads to
+        ``backward``."""
         words = [*block.path, name]
         if any(word in part.lower() for part in words for word in SIDE_WORK):
             return True
@@ -329,8 +330,8 @@ class Candidates:
         return bool(uses) and not any(uses)
 
     def _uses(self, block: Block, name: str, depth: int) -> Iterator[bool]:
-        """For each loop over a variable, here and in the functions that it is handed to: True if
-        its turns lead to ``backward``."""
+        """Yield a flag for each loop over a variable, in this block and in the functions that the
+        variable is passed to: True if the loop leads to ``backward``."""
         training_loops = {loop.node for loop in self._script.loops}
         for node in block.nodes:
             if isinstance(node, ast.For | ast.AsyncFor) and _iterated_name(node.iter) == name:
@@ -342,8 +343,11 @@ class Candidates:
     # variables
 
     def _named_candidates(self, reading: str) -> Iterator[Candidate]:
-        """Variables that are called as readings mostly are; no loader of an evaluation, and none
-        where the training loop shows what it goes over."""
+        """Yield variables with a usual name for the reading.
+
+        Loaders for evaluation are left out, and all loaders if there is a training loop, since it
+        shows the variable that it iterates over.
+        """
         if reading == "loader" and self._loop is not None:
             return
         for name in NAMES[reading]:
@@ -352,7 +356,7 @@ class Candidates:
                     yield self._variable_candidate(reading, variable)
 
     def _variables_named(self, name: str) -> Iterator[_BlockVariable]:
-        """Variables of that name, then parameters, then at the top level."""
+        """Yield variables of functions with that name, then parameters, then the top level's."""
         for kind in ("variables", "parameters"):
             for block in self._script.blocks:
                 variable = getattr(block.function, kind, {}).get(name)
@@ -363,8 +367,10 @@ class Candidates:
                 yield _BlockVariable(block, name, self._catalogue.names[name].line)
 
     def _trace_to_origin(self, block: Block, name: str) -> Iterator[_BlockVariable]:
-        """A variable where it is made, then where it is handed over: a value made in ``main`` is
-        set there once."""
+        """Yield a variable where its value is created, then where the value is passed on.
+
+        The origin comes first, since a value created in ``main`` is set there only once.
+        """
         chain = [(block, name)]
         for _ in range(MOST_CALLERS):
             origin = self._origin(*chain[-1])
@@ -382,7 +388,8 @@ class Candidates:
             yield _BlockVariable(block, first_name, variable.line)
 
     def _origin(self, block: Block, name: str) -> tuple[Block, str] | None:
-        """The variable that a parameter or an attribute gets its value from, with its function."""
+        """Return (block, name) of the variable from which a parameter or attribute gets its
+        value."""
         if name.startswith("self."):
             return self._origin_of_attribute(block, name)
         if block.function is None or name not in block.function.parameters:
@@ -394,7 +401,8 @@ class Candidates:
         return None
 
     def _origin_of_attribute(self, block: Block, name: str) -> tuple[Block, str] | None:
-        """The variable that a method of the same class sets an attribute to."""
+        """Return (block, name) of the variable to which a method of the same class sets an
+        attribute."""
         methods = [
             other
             for other in self._script.blocks
@@ -407,7 +415,7 @@ class Candidates:
         return None
 
     def _is_variable(self, block: Block, name: str) -> bool:
-        """True if it is a variable of the block or an attribute of ``self``."""
+        """True if a name is a variable of the block or top level, or an attribute of ``self``."""
         if name.startswith("self."):
             return name.count(".") == 1 and bool(block.path)
         if block.binds(name):
@@ -419,7 +427,7 @@ class Candidates:
         return not is_definition and variable.origin is None
 
     def _line_of(self, block: Block, name: str) -> int | None:
-        """The line in which a variable is set in a block."""
+        """Return the line in which a variable is first set in a block; None if it is not."""
         function = block.function
         if function is None:
             variables = self._catalogue.names
@@ -460,14 +468,14 @@ def _may_be_a_model(name: str) -> bool:
 
 
 def _times_set(block: Block, name: str) -> int:
-    """The number of statements of a block that set a variable."""
+    """Return the number of statements of a block that set a variable."""
     augmented = [dotted(node.target) for node in block.nodes if isinstance(node, ast.AugAssign)]
     assigned = [target for target, _ in assignments(block.nodes)]
     return augmented.count(name) + assigned.count(name)
 
 
 def _call_of_next(loop: LoopNode) -> ast.Call | None:
-    """The first ``next(iterator)`` in a turn of a loop."""
+    """Return the first ``next(iterator)`` in the body of a loop."""
     for node in nodes_of_turn(loop):
         if isinstance(node, ast.Call) and dotted(node.func) == "next" and node.args:
             return node
@@ -475,7 +483,7 @@ def _call_of_next(loop: LoopNode) -> ast.Call | None:
 
 
 def _iterated_name(node: ast.expr) -> str:
-    """The name behind ``enumerate(tqdm(loader))``; empty for a loader that is made in place."""
+    """Return the name inside ``enumerate(tqdm(loader))``; empty for a loader created in place."""
     for _ in range(MOST_CALLERS):
         if not isinstance(node, ast.Call) or dotted(node.func).endswith(("Loader", "loader")):
             break

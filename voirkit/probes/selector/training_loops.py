@@ -1,7 +1,7 @@
-"""Where a script trains: its functions, the calls between them, and the loops that lead to
-``.backward()``.
+"""Finds the training loops of a script: the loops whose iterations lead to ``.backward()``.
 
-Guessed from the source alone, which is never run.
+The calls between the script's functions are followed. All is guessed from the source alone, which
+is never run.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from voirkit.probes.selector.catalogue import Catalogue, Function
 
     LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
-    CallSite: TypeAlias = tuple["Block", ast.Call]  # a call, and the block that it stands in
+    CallSite: TypeAlias = tuple["Block", ast.Call]  # a call, and the block that contains it
 
-MOST_CALLS = 4  # from the loop to backward(): fit -> epoch -> step -> closure
+MOST_CALLS = 4  # most calls from the loop to backward(), such as fit -> epoch -> step -> closure
 COUNTERS = {"range", "trange", "arange", "count", "xrange"}
-# Functions that give the elements of their first argument.
+# Functions that iterate over their first argument.
 WRAPPERS = {
     "enumerate",
     "tqdm",
@@ -54,7 +54,7 @@ TORCH_METHODS = {
 }
 # Words in the names of functions and loaders that do not train the model.
 SIDE_WORK = ("pretrain", "pre_train", "warm", "eval", "valid", "test", "bench")
-# Ends of names that have a ``backward`` and are not a loss.
+# Ends of names of objects that have a ``backward`` method but are not a loss.
 NOT_A_LOSS = (
     "self",
     "scaler",
@@ -73,8 +73,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Statements that run as one: the body of a function, or the top level of the script (function
-    is None)."""
+    """The statements of a function's body, or of the script's top level (``function`` is None)."""
 
     function: Function | None
     body: tuple[ast.stmt, ...]
@@ -86,11 +85,11 @@ class Block:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All in it but inner functions and classes, in source order."""
+        """All nodes in the block except inner functions and classes, in source order."""
         return list(nodes_in_order(self.body, _FUNCTIONS_AND_CLASSES))
 
     def binds(self, name: str) -> bool:
-        """True if the function has such a variable or parameter."""
+        """True if the function has a variable or parameter of that name."""
         if self.function is None:
             return False
         return name in self.function.parameters or name in self.function.variables
@@ -98,19 +97,19 @@ class Block:
 
 @dataclass(frozen=True)
 class TrainingLoop:
-    """A loop whose turns lead to ``.backward()``: a ``for`` loop, or a ``while`` loop that fetches
-    a batch in each turn."""
+    """A loop whose iterations lead to ``.backward()``: a ``for`` loop, or a ``while`` loop that
+    fetches a batch in each iteration."""
 
-    block: Block  # where the loop stands
+    block: Block  # the block that contains the loop
     node: LoopNode  # the loop
     backward_calls: tuple[CallSite, ...]
-    steps: bool  # True if its turns lead to ``.step()`` too
-    hops: int  # calls of the script's functions between the loop and ``backward``
-    depth: int  # how many loops of the block are around it
+    steps: bool  # True if its iterations lead to ``.step()`` too
+    hops: int  # number of calls of the script's functions between the loop and ``backward``
+    depth: int  # number of loops of the block around it
 
 
 class Script:
-    """The blocks of a script, and which calls which."""
+    """The blocks of a script, and the calls between them."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.catalogue = catalogue
@@ -126,7 +125,8 @@ class Script:
         self._instances = dict(self._find_instances())
 
     def _find_instances(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Names that are set to an instance of one of the script's classes, and its path."""
+        """Yield names that are set to an instance of one of the script's classes, with the path of
+        the class."""
         for block in self.blocks:
             for name, value in assignments(block.nodes):
                 if not isinstance(value, ast.Call):
@@ -137,28 +137,28 @@ class Script:
 
     @cached_property
     def loops(self) -> list[TrainingLoop]:
-        """The loops that train, the likeliest first."""
+        """The training loops, the likeliest first."""
         loops = [loop for block in self.blocks for loop in self._training_loops(block)]
-        # stable: of equals the first in the source
+        # a stable sort: equally likely loops stay in source order
         return sorted(loops, key=self._likeliness, reverse=True)
 
     @cached_property
     def backward_calls(self) -> list[CallSite]:
-        """All calls of ``backward``: those of the likeliest loop first."""
+        """All calls of ``backward``, those of the likeliest loop first."""
         likeliest = list(self.loops[0].backward_calls) if self.loops else []
         sites = [(block, call) for block in self.blocks for call in calls(block.nodes, "backward")]
         return likeliest + [site for site in sites if site not in likeliest]
 
     def callers(self, callee: Block) -> Iterator[CallSite]:
-        """The calls of a function of the script."""
+        """Yield the calls of a function of the script."""
         for block in self.blocks:
             for node in block.nodes:
                 if isinstance(node, ast.Call) and callee in self._callees(block, node):
                     yield block, node
 
     def receivers(self, block: Block, call: ast.Call, name: str) -> Iterator[tuple[Block, str]]:
-        """The functions of the script that a call gives a variable to, with the parameter that
-        takes it."""
+        """Yield the functions of the script to which a call passes a variable, each with the
+        parameter that gets it."""
         for callee in self._callees(block, call):
             for parameter in callee.function.parameters if callee.function else ():
                 value = argument(call, callee, parameter)
@@ -183,8 +183,8 @@ class Script:
     def _calls_reached(
         self, block: Block, nodes: Iterable[ast.AST], name: str
     ) -> list[tuple[int, CallSite]]:
-        """The calls of a method in these nodes and in the functions that they call, each with the
-        number of calls that lead there."""
+        """Return the calls of a method in the nodes and in the functions that they call, each with
+        the number of calls in between."""
         sites: list[tuple[int, CallSite]] = []
         visited: set[Block] = set()
         level = [(block, list(nodes))]
@@ -201,8 +201,8 @@ class Script:
         return sites
 
     def _callees(self, block: Block, call: ast.Call) -> list[Block]:
-        """The script's functions that a call leads to: by name, as a method, or handed over
-        (``optimizer.step(closure)``)."""
+        """Return the script's functions that a call runs: by name, as a method, or passed as an
+        argument (``optimizer.step(closure)``)."""
         paths: list[tuple[str, ...]] = []
         values = [call.func, *call.args, *(keyword.value for keyword in call.keywords)]
         for node in values:
@@ -220,7 +220,7 @@ class Script:
         ]
 
     def _methods(self, block: Block, owner: ast.expr, name: str) -> list[tuple[str, ...]]:
-        """The methods that ``owner.name`` can mean."""
+        """Return the paths of the methods that ``owner.name`` may refer to."""
         if isinstance(owner, ast.Call):
             cls = self._classes.get(dotted(owner.func))
             return [(*cls, name)] if cls else []
@@ -245,7 +245,7 @@ class Script:
 
 
 def _loops_over_batches(block: Block) -> list[LoopNode]:
-    """The ``for`` loops, then the ``while`` loops that fetch a batch in each turn."""
+    """Return the ``for`` loops, then the ``while`` loops that fetch a batch in each iteration."""
     loops = [node for node in block.nodes if isinstance(node, _LOOPS)]
     while_loops = [loop for loop in loops if isinstance(loop, ast.While)]
     for_loops = [loop for loop in loops if loop not in while_loops]
@@ -253,8 +253,8 @@ def _loops_over_batches(block: Block) -> list[LoopNode]:
 
 
 def _batch_rank(loop: TrainingLoop) -> int:
-    """2 if the loop goes over something that is called or made as a loader, 0 if it only counts,
-    else 1."""
+    """Return 2 if the loop iterates over something named or created like a loader, 0 if it only
+    counts, otherwise 1."""
     if isinstance(loop.node, ast.While):
         calls_next = any(True for _ in calls(nodes_of_turn(loop.node), "next"))
         return 2 if calls_next else 0
@@ -280,7 +280,8 @@ def _makes_loader(value: ast.expr) -> bool:
 def nodes_in_order(
     nodes: Iterable[ast.AST], without: tuple[type[ast.AST], ...]
 ) -> Iterator[ast.AST]:
-    """Nodes and all in them, in source order, but for nodes of some types and what is in those."""
+    """Yield nodes and all nodes in them, in source order. Nodes of the types in ``without`` are
+    skipped with everything in them."""
     stack = list(nodes)[::-1]
     while stack:
         node = stack.pop()
@@ -292,12 +293,12 @@ def nodes_in_order(
 
 
 def nodes_of_turn(loop: LoopNode) -> Iterator[ast.AST]:
-    """All that a turn of a loop does, in source order, but for the turns of loops in it."""
+    """Yield the nodes in the body of a loop, in source order, without inner loops."""
     return nodes_in_order(loop.body, (*_FUNCTIONS_AND_CLASSES, *_LOOPS))
 
 
 def batch_name(loop: ast.For | ast.AsyncFor) -> str | None:
-    """The first name of the loop's target that is not the counter of an ``enumerate``."""
+    """Return the first name of the loop's target that is not the counter of an ``enumerate``."""
     names = stored_names(ast.walk(loop.target))
     is_numbered = "enumerate" in names_in(loop.iter)
     if is_numbered and isinstance(loop.target, ast.Tuple) and len(names) > 1:
@@ -307,7 +308,7 @@ def batch_name(loop: ast.For | ast.AsyncFor) -> str | None:
 
 
 def only_counts(iterated: ast.expr) -> bool:
-    """True if a loop over this does nothing but count."""
+    """True if a loop over the expression only counts."""
     innermost = unwrap_iterable(iterated)
     maker = dotted(innermost.func) if isinstance(innermost, ast.Call) else ""
     if maker.endswith(("Sampler", "sampler", "Loader", "loader")):
@@ -317,7 +318,7 @@ def only_counts(iterated: ast.expr) -> bool:
 
 
 def unwrap_iterable(iterated: ast.expr) -> ast.expr:
-    """The expression behind ``enumerate``, ``tqdm`` and the like."""
+    """Return the expression inside ``enumerate``, ``tqdm`` and the like."""
     node = iterated
     while isinstance(node, ast.Call) and node.args and called_name(node) in WRAPPERS:
         node = node.args[0]
@@ -325,12 +326,12 @@ def unwrap_iterable(iterated: ast.expr) -> ast.expr:
 
 
 def called_name(call: ast.Call) -> str:
-    """``f`` of ``f()`` and ``module.f()``; empty for a call of any other expression."""
+    """Return ``f`` for ``f()`` and ``module.f()``; empty for a call of any other expression."""
     return dotted(call.func).rpartition(".")[2]
 
 
 def fetched_batch(loop: LoopNode) -> str | None:
-    """The variable that takes the batch which each turn fetches itself: ``next(it)``,
+    """Return the variable that gets the batch which each iteration fetches itself: ``next(it)``,
     ``get_batch()``, ``memory.sample(n)``."""
     for name, value in assignments(nodes_of_turn(loop)):
         if _fetches(value):
@@ -345,7 +346,7 @@ def _fetches(value: ast.expr) -> bool:
         if not isinstance(node, ast.Call):
             continue
         name = dotted(node.func).lower()
-        # a distribution's has no argument
+        # sample() of a probability distribution has no argument
         is_sampled = name.endswith(".sample") and bool(node.args or node.keywords)
         if name == "next" or "batch" in name or is_sampled:
             return True
@@ -353,8 +354,8 @@ def _fetches(value: ast.expr) -> bool:
 
 
 def sliced_batch(loop: ast.For | ast.AsyncFor) -> str | None:
-    """The variable that takes the part that each turn cuts out by its counter: ``indices[start :
-    start + size]``."""
+    """Return the variable that gets the slice which each iteration takes by its counter:
+    ``indices[start : start + size]``."""
     counters = names_in(loop.target)
     for name, value in assignments(nodes_of_turn(loop)):
         if counters.isdisjoint(names_in(value)):
@@ -366,7 +367,7 @@ def sliced_batch(loop: ast.For | ast.AsyncFor) -> str | None:
 
 
 def calls(nodes: Iterable[ast.AST], name: str) -> Iterator[ast.Call]:
-    """Calls of a function or method of that name."""
+    """Yield the calls of a function or method of that name."""
     for node in nodes:
         if not isinstance(node, ast.Call):
             continue
@@ -376,7 +377,7 @@ def calls(nodes: Iterable[ast.AST], name: str) -> Iterator[ast.Call]:
 
 
 def assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    """``(name, value)`` of each ``name = value``, ``self.name = value`` and ``a, b = x, y``."""
+    """Yield (name, value) for each ``name = value``, ``self.name = value`` and ``a, b = x, y``."""
     for node in nodes:
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -399,10 +400,10 @@ def _targets_with_values(target: ast.expr, value: ast.expr) -> Iterator[tuple[st
 
 
 def argument(call: ast.Call, callee: Block, parameter: str) -> ast.expr | None:
-    """The expression that a call gives for a parameter of the function; None if that cannot be
-    seen."""
+    """Return the expression that a call passes for a parameter of the function; None if it cannot
+    be determined."""
     function = callee.function
-    assert function is not None  # it has parameters
+    assert function is not None  # it has parameters, so it is not the top level
     for keyword in call.keywords:
         if keyword.arg == parameter:
             return keyword.value
@@ -419,7 +420,7 @@ def argument(call: ast.Call, callee: Block, parameter: str) -> ast.expr | None:
 
 
 def loss_names(call: ast.Call) -> list[str]:
-    """The names that a call of ``backward`` may be about, the likeliest first:
+    """Return the names that may be the loss of a call of ``backward``, the likeliest first:
     ``loss.backward()``, ``scaler.scale(loss).backward()``."""
     names: list[str] = []
     stack: list[ast.expr] = [*call.args[:1]]

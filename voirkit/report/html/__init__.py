@@ -1,8 +1,7 @@
-"""A run, or two, as one HTML page that asks nothing of anybody: what ``--html`` writes. It measures
-nothing.
+"""The HTML report of a run, or of two sides, as one self-contained page. It measures nothing.
 
-Styles, script and pictures are in the page; it works without its script but for zooming and quick
-tooltips.
+Styles, script and pictures are inside the page, which loads nothing else. Without its script only
+zooming and quick tooltips are missing.
 """
 
 from __future__ import annotations
@@ -68,26 +67,27 @@ _HEAD = re.compile('<section id="([^"]*)"><h2>(.*?)</h2>')
 
 
 def page(run: Run, summary: Summary) -> str:
-    """The page of a run, by its summary; what of it cannot be read is said on the page."""
+    """Return the HTML page of a run. A part that cannot be drawn is replaced by a message."""
     title = command_of(summary) if summary.get("command") else run.name
     return document(f"{title} · voirkit", _named(run, _parts(run, summary)))
 
 
 def fragment(run: Run, summary: Summary) -> str:
-    """The report as a part of another page: of a notebook, light or dark as that is. It has no
-    script."""
+    """Return the report as a fragment for another page, such as a notebook. It follows that page's
+    light or dark theme and has no script."""
     style, parts = _scoped(page_style()), _named(run, _parts(run, summary))
     return f'<div class="voirkit">\n<style>\n{style}</style>\n' + "\n".join(parts) + "\n</div>\n"
 
 
 def _named(run: Run, parts: Iterable[Html]) -> list[Html]:
-    """Parts in which a notebook's cells have their names, also those that are drawn from the run's
-    own files."""
+    """Return the parts with the temporary file names of notebook cells replaced by the names that
+    users know."""
     return [Html(rename_sources(part, run.manifest.get("source_names") or {})) for part in parts]
 
 
 _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
-# JupyterLab, and what nbconvert makes; VS Code; Colab. Elsewhere the browser knows.
+# Selectors of a dark theme in JupyterLab (and pages of nbconvert), VS Code and Colab. On other
+# pages the browser's preference decides.
 _HOSTS = (
     '[data-jp-theme-light="false"]',
     ".vscode-dark",
@@ -95,8 +95,8 @@ _HOSTS = (
     '[theme="dark"]',
 )
 _THEMED_HOSTS = ("[data-jp-theme-light]", "[data-vscode-theme-kind]", "[theme]")
-# What those pages set for tables and headings of others. Doubled, the class wins against their own
-# rules.
+# Undoes the hosts' styles for tables and headings. Below, the class is written twice
+# (``.voirkit.voirkit``), so that these rules win against the hosts' own.
 _RESET = """
   --page: transparent; text-align: left; padding: 2px; h2, h3 { font-weight: 600; } figure { padding: 0; }
   table { margin: 0; border: none; table-layout: auto; } tr, tbody tr:nth-child(n), tbody tr:hover { background: none; }
@@ -105,8 +105,8 @@ _RESET = """
 
 
 def _scoped(style: str) -> str:
-    """The page's styles, for what is below an element of the class ``voirkit``; light or dark as
-    the page around it."""
+    """Return the page's style sheet, limited to elements inside one of class ``voirkit``; light or
+    dark as the surrounding page."""
     dark = _DARK.search(style)
     assert dark is not None
     light = _DARK.sub("", style).replace("color-scheme: light dark;", "color-scheme: light;")
@@ -123,7 +123,7 @@ def _scoped(style: str) -> str:
 
 
 def _contents(parts: Sequence[str]) -> Html:
-    """Links to the parts that have a heading."""
+    """Return links to the parts that have a heading; empty if there is at most one."""
     heads = [match.groups() for match in map(_HEAD.match, parts) if match]
     if len(heads) <= 1:
         return Html("")
@@ -132,8 +132,8 @@ def _contents(parts: Sequence[str]) -> Html:
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    """The first screen; what leads (findings, experiments); the steps; ranks, other instruments,
-    the machine."""
+    """Yield the parts of the page in order: first screen, leading instruments (findings,
+    experiments), steps, ranks, other instruments, machine."""
     leading, not_leading = instrument_parts(True), instrument_parts(False)
     findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
     first: dict[str, Part] = {
@@ -153,14 +153,18 @@ def _parts(run: Run, summary: Summary) -> Iterator[Html]:
 def drawn_parts(
     parts: Mapping[str, Callable[..., str | None]], *arguments: object
 ) -> Iterator[Html]:
-    """The parts that functions draw, by the name of the part, each called with the arguments; in
-    place of one that fails, a section that says so."""
+    """Yield the parts that are not empty, each drawn by its function with these arguments. If a
+    function fails, yield a section with the error instead.
+
+    Args:
+        parts: The functions, by the name of their part.
+    """
     for name, draw in parts.items():
         try:
             drawn_part = draw(*arguments)
         except Exception as exc:
-            # a summary of another version, a damaged file, records that are like no known ones:
-            # the rest is shown
+            # a summary of another version, a damaged file, or unknown records: the other parts are
+            # still shown
             words = f"This part cannot be drawn ({reason(exc)})."
             drawn_part = section(f"failed-{name}", name, words)
         if drawn_part:
@@ -176,12 +180,12 @@ def _drawn_sections(part: Part, run: Run, summary: Summary) -> str:
 
 
 def _findings(part: Part, summary: Summary) -> Iterator[Section]:
-    """The findings of a leading instrument, which stand on the first screen too; its own section
-    has all of their evidence."""
+    """Yield a section for the first screen with the findings of a leading instrument; its own
+    section has the full evidence."""
     findings: list[Finding] = []
     for source in part(summary):
         for block in blocks_within(source.blocks):
-            # a terminal may have it in another section than a page
+            # the sections for a page and for a terminal may both contain it
             if isinstance(block, Finding) and block not in findings:
                 findings.append(block)
     yield Section("findings", "", findings)
@@ -199,10 +203,10 @@ def _head(run: Run, summary: Summary) -> Html:
 
 
 def document(title: str, parts: Sequence[Html]) -> str:
-    """A whole page: head, styles, parts, script."""
+    """Return a complete HTML page with these parts."""
     style, script = page_style(), asset("page.js")
-    # Two locks: all text is escaped, and if some were not, no script runs but voirkit's own, and
-    # nothing is fetched or sent.
+    # Two protections: all text is escaped; and if some text were not, the policy allows no script
+    # but voirkit's own, and no network access.
     own = " ".join(
         f"'sha256-{b64encode(sha256(asset(name).encode()).digest()).decode()}'"
         for name in ("page.js", "flame.js")
@@ -225,15 +229,16 @@ def document(title: str, parts: Sequence[Html]) -> str:
 # steps over time, with evaluation, epochs and checkpoints; the loss
 
 
-MOST = 400  # columns
-_COLUMNS = 150  # of other ranks
-_PICTURES = 8  # ranks whose steps are drawn over time
-_EDGES = 200  # epochs and checkpoints that are marked
-_BANDS = 200
+MOST = 400  # maximum number of columns in a picture of steps
+_COLUMNS = 150  # the same for ranks other than the first
+_PICTURES = 8  # maximum number of ranks whose steps are drawn
+_EDGES = 200  # maximum number of marks, for epochs and for checkpoints each
+_BANDS = 200  # gaps shorter than 1/200 of the time from first to last evaluation batch are closed
 
 
 def steps(run: Run, summary: Summary) -> Html | None:
-    """The steps of the first rank, and the loss."""
+    """Return the section with steps over time (the other ranks' folded), loss and evaluation; None
+    if there are none."""
     ranks = [rank for rank in read_steps(run) if len(_timed_steps(rank))]
     parts: list[object] = []
     note = ""
@@ -264,14 +269,21 @@ def _other_picture(run: Run, rank: Rank) -> Html:
 
 
 def _timed_steps(rank: Rank) -> Table:
-    """The steps on the clock of the device where there is one, as in the summary."""
+    """Return the steps timed on the device, if they were, otherwise on the host; as the summary
+    does."""
     return rank.steps.device.table if rank.steps.device is not None else rank.steps.train
 
 
 def picture(
     run: Run, rank: Rank, most: int = MOST, caption: str = "time of a step", group: str = TIME
 ) -> Html:
-    """The steps of a rank as columns over the time since the run began."""
+    """Draw the steps of a rank as columns over the time since the run began.
+
+    Args:
+        most: The maximum number of columns. If there are more steps, a column is the mean of
+            several.
+        group: Pictures of one group are zoomed together.
+    """
     timed_steps = _timed_steps(rank)
     zero = _zero(run, rank, timed_steps)
     firsts = list(range(0, len(timed_steps), -(-len(timed_steps) // most)))
@@ -305,7 +317,8 @@ def picture(
 
 
 def _zero(run: Run, rank: Rank, steps: Table) -> int:
-    """Zero of the axis; of a rank on another host, whose clock is its own, its first step."""
+    """Return the time at which the axis is zero, in ns: the start of the run. For a rank on another
+    host, which has its own clock, it is the rank's first step."""
     first = int(steps.start_ns[0])
     zero = begin_ns(run, first)
     return zero if run.manifest.get("host") in (None, rank.host) and zero <= first else first
@@ -319,7 +332,8 @@ def _phase_words(means: Mapping[str, float]) -> Iterator[str]:
 
 
 def _bands(evaluation: Table, zero: int) -> list[tuple[float, float, str]]:
-    """The stretches in which batches of evaluation follow upon each other."""
+    """Return the intervals of consecutive evaluation batches: start and end in seconds, and a
+    title."""
     if not len(evaluation):
         return []
     start_s, end_s = (evaluation.start_ns - zero) / 1e9, (evaluation.end_ns - zero) / 1e9
@@ -336,7 +350,7 @@ def _bands(evaluation: Table, zero: int) -> list[tuple[float, float, str]]:
 
 
 def _edges(run: Run, rank: Rank, zero: int) -> list[tuple[float, str, str]]:
-    """The starts of epochs, and of checkpoints being written or read."""
+    """Return the starts of epochs and checkpoints, each in seconds with a title and its kind."""
     edges = []
     for condition, words, kind in (
         (
@@ -378,18 +392,20 @@ def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:
         yield table(("", "n", "a batch", "p10 .. p90"), [row])
 
 
-# where a page goes: it replaces nothing but a page that voirkit made
+# the file of a page: an existing file is replaced only if it is a page of voirkit
 
 
-MARK = "<!-- made by voirkit -->"  # by which a page is known as one that may be replaced
-NAME = "report.html"  # of a run's, in its directory
+MARK = "<!-- made by voirkit -->"  # identifies a page of voirkit, which may be replaced
+NAME = "report.html"  # file name of a run's page, in the run directory
 _ENDS = (".html", ".htm")
 
 
 def with_file(words: Sequence[str]) -> list[str]:
-    """The words of a command line in which the word after ``--html`` is its file only if it is
-    called like one. ``voirkit report --html RUN`` names a run; any file can be given as
-    ``--html=FILE``."""
+    """Rewrite ``--html`` in a command line as ``--html=FILE`` or ``--html=``.
+
+    The word after ``--html`` is its file only if it looks like one (``-`` or ``*.html``): in
+    ``voirkit report --html RUN`` it is a run. Any file can be given as ``--html=FILE``.
+    """
     result: list[str] = []
     number = 0
     while number < len(words):
@@ -408,8 +424,12 @@ def with_file(words: Sequence[str]) -> list[str]:
 
 
 def may_write(target: str) -> str:
-    """Where a page may be written: that file, or ``report.html`` in that folder. Raises
-    CommandLineError: something is there that voirkit did not make."""
+    """Return the path to write a page to: the target, or ``report.html`` in it if it is a folder.
+
+    Raises:
+        CommandLineError: The path exists and is not a page of voirkit.
+        VoirkitError: The target is stdout, which is closed.
+    """
     if target in STDOUT_NAMES:
         if sys.stdout is None:
             raise VoirkitError("it is closed.", where="stdout")
@@ -437,8 +457,7 @@ def _is_own(path: str) -> bool:
 
 
 def write(page: str, target: str) -> None:
-    """Write a page to where ``may_write`` said that it may go. Raises VoirkitError: it cannot be
-    written."""
+    """Write a page to a path from ``may_write``. Raises VoirkitError if that fails."""
     try:
         folder = os.path.dirname(target)
         if target != STDOUT and folder:

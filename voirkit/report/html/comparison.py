@@ -1,4 +1,4 @@
-"""The page of two sides beside each other."""
+"""The HTML page of a comparison of two sides."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from voirkit.report.html.components import (
 from voirkit.report.html.sections import compared_sections, section_html
 from voirkit.report.overview import Part, instrument_parts
 
-_COLUMNS = 240  # of a picture of steps
-_PICTURES = 4  # of the runs of a side
+_COLUMNS = 240  # maximum number of columns in a picture of steps
+_PICTURES = 4  # maximum number of runs of a side whose steps are drawn
 
 
 def comparison_page(first: Side, second: Side) -> str:
-    """The page of two sides. Of several runs a side, what instruments recorded is that of the first
-    of each."""
+    """Return the HTML page of a comparison. The sections of instruments compare the first run of
+    each side."""
     summaries = first.summaries[0], second.summaries[0]
     instruments = {**instrument_parts(True), **instrument_parts(False)}
     parts: dict[str, Callable[[], Html | None]] = {
@@ -117,7 +117,7 @@ def _steps(first: Side, second: Side) -> Html | None:
 
 
 def _losses(first: Side, second: Side) -> dict[str, list[tuple[float, float | None]]]:
-    """The curve of the loss of either side."""
+    """Return the loss curve of the first run of each side, by ``first`` and ``second``."""
     curves = {}
     for head, side in (("first", first), ("second", second)):
         curve = (side.summaries[0].get("loss") or {}).get("curve") or []

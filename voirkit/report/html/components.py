@@ -1,12 +1,12 @@
-"""The marks of an HTML report: text, tables, bars; pictures along an axis: heat maps, lines,
-columns.
+"""The components of an HTML report: text, tables and bars, and pictures along an axis (heat maps,
+lines, columns).
 
-Pure functions that give HTML; whatever comes in is escaped. Widths are shares of the room there is,
-so that a page needs no script to fit a screen or a sheet.
+They are pure functions that return HTML and escape all text. Widths are percentages of the
+available width, so that a page fits a screen or a sheet of paper without a script.
 
-No template engine: a mark is a function of a few lines, and ``Html`` lets mypy tell what is escaped
-from what is not. A table of 5,000 rows took 246 ms by jinja2 3.1 with autoescape, 200 ms by
-``table``, and the template was not shorter.
+There is no template engine: a component is a function of a few lines, and by the type ``Html`` mypy
+distinguishes escaped text from other text. A table of 5,000 rows took 246 ms with jinja2 3.1 and
+autoescape, 200 ms with ``table``, and the template was not shorter.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from voirkit.phase_table import TABLE
 from voirkit.report import duration, figure
 from voirkit.units import time_unit
 
-LONGEST = 400  # characters of a text; of a longer one the middle is left out
+LONGEST = 400  # characters of a text; the middle of a longer one is left out
 
-# Those that have a colour of their own: phases as in voirkit.phase_table, the others as in page.css.
+# Names with a colour of their own: phases as in voirkit.phase_table, other names as in page.css.
 _PHASE_COLOURS = {phase.name: phase.page_colours for phase in TABLE if phase.page_colours}
 COLOURS = frozenset((*_PHASE_COLOURS, "fetch", "worker", "others"))
 PALETTE = 14
 
-# What a browser would not show, or show as something else: controls, halves of surrogate pairs,
-# marks that turn the direction of writing.
+# Characters that a browser does not show, or that change how it shows others: control characters,
+# single surrogates, marks of the writing direction.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
 )
 
 
 class Html(str):
-    """HTML that is put into the page as it is. Every other string is escaped."""
+    """A string of HTML, which is put into the page unchanged. All other strings are escaped."""
 
     __slots__ = ()
 
 
 def text(value: object, longest: int = LONGEST) -> Html:
-    """A value as text: escaped, without what a browser would not show, not longer than so many
-    characters; HTML as it is."""
+    """Return a value as escaped text of at most about ``longest`` characters. Characters that a
+    browser would not show are replaced. ``Html`` is returned unchanged."""
     if isinstance(value, Html):
         return value
     words = str(value)
@@ -53,14 +53,14 @@ def text(value: object, longest: int = LONGEST) -> Html:
 
 
 def asset(name: str) -> str:
-    """A file that a page holds: a style, a script."""
+    """Return the text of a style sheet or script in this folder."""
     folder = os.path.dirname(os.path.abspath(__file__))
     with open(os.path.join(folder, name), encoding="utf-8") as file:
         return file.read()
 
 
 def page_style() -> str:
-    """The style of a page, with the colours of the phases."""
+    """Return the style sheet of a page, with the colours of the phases."""
     light, dark, classes = [], [], []
     for name, (light_colour, dark_colour) in _PHASE_COLOURS.items():
         light.append(f"--{name}: {light_colour};")
@@ -73,17 +73,17 @@ def page_style() -> str:
 
 
 def join(parts: Iterable[object], between: str = "") -> Html:
-    """Parts, one after the other."""
+    """Join parts; None is left out, and all but ``Html`` is escaped."""
     return Html(between.join(text(part) for part in parts if part is not None))
 
 
 def section(id: str, title: str, *parts: object, note: str = "") -> Html:
-    """A part of the page: what ``PARTS`` functions give.
+    """Return a section of the page, with a heading.
 
     Args:
-        id: Of the section; unlike all others, and the beginning of all ids within.
+        id: The id of the section, unique in the page; all ids inside the section begin with it.
         parts: HTML, or text that is escaped; None is left out.
-        note: What it shows and what of it can be trusted, a sentence or two.
+        note: A sentence or two about what the section shows and how far it can be trusted.
     """
     below_title = f'<p class="note">{text(note, 2000)}</p>' if note else ""
     content = join(parts, "\n")
@@ -91,27 +91,28 @@ def section(id: str, title: str, *parts: object, note: str = "") -> Html:
 
 
 def paragraph(*parts: object, kind: str = "") -> Html:
-    """A paragraph; ``kind`` is ``note`` (small), ``warning``, or nothing."""
+    """Return a paragraph; ``kind`` is ``note`` (small), ``warning``, or empty."""
     return Html(f'<p class="{kind}">{join(parts)}</p>' if kind else f"<p>{join(parts)}</p>")
 
 
 def strong(value: object) -> Html:
-    """Text that stands out."""
+    """Return a value as bold text."""
     return Html(f"<b>{text(value)}</b>")
 
 
 def heading(title: str) -> Html:
-    """A heading within a section."""
+    """Return a heading within a section."""
     return Html(f"<h3>{text(title)}</h3>")
 
 
 def folded(title: str, *parts: object) -> Html:
-    """Parts that a click opens; a printed page shows them."""
+    """Return parts that are hidden until the user clicks on the title; a printed page shows
+    them."""
     return Html(f"<details><summary>{text(title)}</summary>{join(parts)}</details>")
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> Html:
-    """Figures, each with its name below: (name, figure)."""
+    """Return figures, given as (name, figure), as tiles with the name below the figure."""
     content = "".join(
         f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span></div>'
         for name, value in figures
@@ -120,7 +121,8 @@ def tiles(figures: Sequence[tuple[str, str]]) -> Html:
 
 
 def colour(name: str, place: int = 0) -> str:
-    """The class of a colour: a phase's own, or the one at a place in the palette."""
+    """Return the CSS class of a colour: that of a name in ``COLOURS``, otherwise number ``place``
+    of the palette."""
     return f"k-{name}" if name in COLOURS else f"k-{place % PALETTE}"
 
 
@@ -130,12 +132,14 @@ def table(
     left_columns: Sequence[int] = (0,),
     caption: str = "",
 ) -> Html:
-    """A table.
+    """Return a table.
 
     Args:
-        heads: Of the columns; a column in which no row has anything is left out.
-        rows: Cells: text, which is escaped, or HTML.
-        left_columns: Columns that are words; the others are numbers and stand to the right.
+        heads: The heads of the columns. A column whose cells are all empty is left out, except the
+            first.
+        rows: The cells: text, which is escaped, or HTML.
+        left_columns: The indices of left-aligned columns, which hold words. The others hold numbers
+            and are right-aligned.
     """
     filled = [
         column
@@ -164,8 +168,11 @@ def table(
 def bars(
     rows: Sequence[tuple[object, float, object]], colours: Sequence[str] = (), caption: str = ""
 ) -> Html:
-    """A bar a row, from the left: (label, value, text at its end). All have one colour, or a class
-    (``colour``) each."""
+    """Return a bar chart with one row for each (label, value, text at the end of the bar).
+
+    Args:
+        colours: A CSS class (see ``colour``) for each row; if empty, all bars have the same colour.
+    """
     most = max((value for _, value, _ in rows), default=0) or 1
     drawn_rows = []
     for number, (label, value, end) in enumerate(rows):
@@ -184,16 +191,15 @@ def stacked(
     figures: Mapping[str, str] | None = None,
     colours: Mapping[str, str] | None = None,
 ) -> Html:
-    """A bar a row, of parts one behind the other, with a legend above.
+    """Return a stacked bar chart: one horizontal bar a row, with a legend above.
 
     Args:
         rows: (label, {part: value}, text at the end).
-        whole: What fills a row; if left out, the largest sum. With 0 each row fills its own, so
-            that shares are compared.
-        order: The parts in the order of their colours; if left out, as they first appear.
-        figures: What the legend says of a part.
-        colours: Classes by part, where several pictures are to have the same ones; only these parts
-            are drawn.
+        whole: The value that fills the full width; by default the largest sum of a row. With 0 each
+            row fills the width, so that shares are compared.
+        order: The parts in the order of their colours; by default as they first appear.
+        figures: A text for the legend, by part.
+        colours: CSS classes by part, for pictures that share colours. Only these parts are drawn.
     """
     parts = _positive_parts([values for _, values, _ in rows], order)
     if colours is None:
@@ -212,7 +218,7 @@ def stacked(
 
 
 def _positive_parts(rows: Sequence[Mapping[str, float]], order: Sequence[str]) -> list[str]:
-    """The parts that are more than zero in any row: those of the order first."""
+    """Return the parts that are positive in at least one row, those in ``order`` first."""
     parts = dict.fromkeys(order)
     positive = set()
     for values in rows:
@@ -226,7 +232,8 @@ def _positive_parts(rows: Sequence[Mapping[str, float]], order: Sequence[str]) -
 def _stacked_bar(
     values: Mapping[str, float], colours: Mapping[str, str], whole: float, format_value: Format
 ) -> str:
-    """The parts of a bar; ``whole`` fills the row, or if 0 the bar does."""
+    """Return the parts of a bar as HTML. The value ``whole`` fills the width; with 0 the bar's own
+    sum does."""
     total = sum(values.values())
     row_whole = whole or total or 1
     cells = []
@@ -240,8 +247,8 @@ def _stacked_bar(
 
 
 def differences(rows: Sequence[tuple[object, float, object]], caption: str = "") -> Html:
-    """A bar a row from the middle, to the right for more and to the left for less: (label,
-    difference, text at its end)."""
+    """Return a chart of differences, one row for each (label, difference, text at the end). Bars
+    start in the middle: positive ones go to the right, negative ones to the left."""
     most = max((abs(value) for _, value, _ in rows), default=0) or 1
     drawn_rows = []
     for label, value, end in rows:
@@ -255,7 +262,12 @@ def differences(rows: Sequence[tuple[object, float, object]], caption: str = "")
 
 
 def legend(colours: Mapping[str, str], figures: Mapping[str, str] | None = None) -> Html:
-    """Names beside their colours, and figures beside these; classes and figures by name."""
+    """Return a legend: each name with its colour and figure.
+
+    Args:
+        colours: CSS classes, by name.
+        figures: Texts shown after the names, by name.
+    """
     figures = figures or {}
     entries = (
         f'<span><i class="{kind}"></i>{text(name)} <b>{text(figures.get(name, ""))}</b></span>'
@@ -283,17 +295,17 @@ def _rows(rows: Sequence[str], caption: str) -> Html:
 
 # pictures along an axis, as SVG that stretches with the page
 #
-# The texts stand beside the picture, in HTML, so that they keep their size when it stretches.
+# Labels are HTML beside the picture, so that they keep their size when the picture is stretched.
 # Pictures of one ``group`` share an axis: the page's script zooms them together.
 #
-# No library of plots: uPlot 1.6 (51 kB in each page) draws on a canvas by a script: no picture
-# where scripts are off; and it has no heat maps.
+# No plotting library is used. uPlot 1.6 (51 kB in each page) draws on a canvas by script, so there
+# would be no picture where scripts are disabled, and it has no heat maps.
 
 
 TIME = "time"  # the group of pictures over the seconds since the run began
 HIGH = 1000  # units of a picture's height
-_TICKS = 5
-_END = 0.08  # of an axis: so near to its end half a label would not have room
+_TICKS = 5  # maximum number of ticks on an axis, roughly
+_END = 0.08  # fraction of an axis at either end in which half a label would not fit
 _NEARLY = 1e-9
 
 Points = Sequence[tuple[float, float | None]]
@@ -302,7 +314,7 @@ Format = Callable[[float], str]
 
 
 def seconds(value: float) -> str:
-    """A place on an axis of time."""
+    """Return a position on a time axis as text."""
     if value < 0:
         return f"-{duration(-value)}"
     return duration(value) if value else "0 s"
@@ -317,15 +329,15 @@ def heat_map(
     whole: float | None = None,
     sums: bool = True,
 ) -> Html:
-    """A row of cells for each name; the more the darker, by the logarithm, over all rows. At the
-    end of a row stands its sum, or its mean.
+    """Return a heat map over time: a row of cells for each label, with the sum or mean at its end.
+    A cell's darkness is the logarithm of its value, on one scale for all rows.
 
     Args:
-        rows: (label, values), all equally many.
-        start: Where the first cell begins.
-        width: How wide a cell is on the axis.
-        whole: The colour goes by the share of it instead.
-        sums: Whether the sum stands at the end, not the mean.
+        rows: (label, values), with equally many values each.
+        start: The start of the first cell, in seconds.
+        width: The duration that a cell covers, in seconds.
+        whole: If given, a cell's darkness is its value as a share of this instead.
+        sums: Whether the sum is shown at the end of a row; otherwise the mean.
     """
     n = max((len(values) for _, values in rows), default=0)
     positive = [value for _, values in rows for value in values if value > 0]
@@ -361,7 +373,7 @@ def heat_map(
 
 
 def _opacity(least: float, most: float, whole: float | None) -> Callable[[float], float]:
-    """From a value to the opacity of its cell."""
+    """Return a function from a value to the opacity of its cell."""
     if whole:
         return lambda value: min(value / whole, 1.0)
     log_least = math.log(least)
@@ -388,17 +400,18 @@ def lines(
     across: tuple[float, float] | None = None,
     logarithmic: bool = False,
 ) -> Html:
-    """Curves over an axis. Where a value is None (it was not finite) the curve is broken, and
+    """Return curves over an axis. A value that is not finite, or None, interrupts the curve and is
     marked.
 
     Args:
-        series: Points by name, ascending along the axis.
-        unit: Of the axis: ``s`` for seconds, else nothing.
-        group: Of pictures that zoom together; none if empty.
-        low: Where the scale begins; None: at the least value.
-        kind: ``low`` (64 pixels high), ``small`` (54), or nothing (150).
-        across: The ends of the axis; if left out, those of the points.
-        logarithmic: Whether to draw by the logarithm, where no value is zero or less.
+        series: Points (x, y) by name, with ascending x.
+        format_value: Turns a value of y into text.
+        unit: The unit of the axis: ``s`` for seconds, otherwise empty.
+        group: Pictures of one group are zoomed together; empty for no group.
+        low: The lower end of the scale; with None it is the smallest value.
+        kind: ``low`` (64 pixels high), ``small`` (54), or empty (150).
+        across: The ends of the axis; by default those of the points.
+        logarithmic: Whether to use a logarithmic scale, if all values are positive.
     """
     series = {name: _without_infinite(points) for name, points in series.items()}
     every_point = [point for points in series.values() for point in points]
@@ -430,7 +443,7 @@ def lines(
 
 
 def _without_infinite(points: Points) -> list[tuple[float, float | None]]:
-    """Points with None in place of what is not finite."""
+    """Return the points with None in place of values that are not finite."""
     return [(x, y if y is None or math.isfinite(y) else None) for x, y in points]
 
 
@@ -439,12 +452,12 @@ def _ends(places: Sequence[float]) -> tuple[float, float]:
 
 
 def _scale(bottom: float, top: float, logarithmic: bool) -> Callable[[float], float]:
-    """From a value to a height in the picture, which is counted from above."""
+    """Return a function from a value to its y coordinate in the picture, counted from the top."""
     if logarithmic:
         log_bottom = math.log(bottom)
         log_span = math.log(top) - log_bottom
         return lambda y: HIGH * (0.98 - 0.96 * (math.log(y) - log_bottom) / log_span)
-    span = top / 4 - bottom / 4  # the difference of two numbers may be larger than any is
+    span = top / 4 - bottom / 4  # a quarter, since the full difference may overflow
     return lambda y: HIGH * (0.98 - 0.96 * (y / 4 - bottom / 4) / span)
 
 
@@ -455,14 +468,14 @@ def _curve(points: Points, height: Callable[[float], float]) -> str:
             pieces.append([])
         else:
             pieces[-1].append(f"{_short(x)} {height(y):.0f}")
-    # A point alone is a line of no length, of which the round ends are drawn.
+    # A single point is a line of length 0, of which only the round caps are visible.
     return "".join(
         f"M{'L'.join(piece)}{'h0' if len(piece) == 1 else ''}" for piece in pieces if piece
     )
 
 
 def _broken(points: Points, width: float) -> str:
-    """Marks where a value was not finite."""
+    """Return marks at the points whose value was not finite."""
     box = f'<rect class="k-bad" width="{_short(width)}" height="{HIGH // 12}"'
     return "".join(
         f'{box} x="{_short(x - width / 2)}">{_title("not finite")}</rect>'
@@ -480,16 +493,17 @@ def columns(
     group: str = TIME,
     order: Sequence[str] = (),
 ) -> Html:
-    """Columns of parts upon each other, each as wide as what it stands for lasted.
+    """Return stacked columns over time; a column is as wide as the time that it covers.
 
-    The scale ends where nearly all columns do; one that goes on beyond is cut, and marked.
+    If few columns are much higher than the others, the scale ends below them, and they are cut and
+    marked.
 
     Args:
-        boxes: (start, end, {part: value}, title), ascending.
-        peaks: For each column, the largest of what it is the mean of; drawn as a line.
-        bands: Shaded: (start, end, title); they are evaluation.
-        edges: Lines from top to bottom: (place, title, name in the legend).
-        group: Of pictures that zoom together.
+        boxes: The columns, ascending: (start, end, {part: value}, title).
+        peaks: For each column, the largest of the values of which it is the mean; drawn as a line.
+        bands: Shaded intervals of evaluation: (start, end, title).
+        edges: Vertical lines: (position, title, name in the legend).
+        group: Pictures of one group are zoomed together.
         order: The parts from bottom to top.
     """
     if not boxes:
@@ -512,7 +526,7 @@ def columns(
     if any(peak > total * 1.01 for peak, total in zip(peaks, sums, strict=False)):
         content += f'<path class="k-dim" d="{_peak_lines(boxes, peaks, top)}"/>'
         colours["the longest"] = "k-dim"
-    # One for each column, not seen, to be pointed at; a mark at its top where it is cut.
+    # An invisible box for each column, for its tooltip; and a mark at the top of a cut column.
     for (box_start, box_end, _, title), total in zip(boxes, sums, strict=True):
         if total > top:
             place = f'x="{_short(box_start)}" width="{_short(box_end - box_start)}"'
@@ -534,7 +548,7 @@ def columns(
 
 
 def _box(start: float, end: float, kind: str, title: str) -> str:
-    """A rectangle from top to bottom."""
+    """Return a rectangle over the full height of the picture."""
     return (
         f'<rect class="{kind}" x="{_short(start)}" width="{_short(end - start)}"'
         f' height="{HIGH}">{_title(title)}</rect>'
@@ -550,7 +564,8 @@ def _peak_lines(boxes: Sequence[Box], peaks: Sequence[float], top: float) -> str
 
 
 def _top(sums: Sequence[float]) -> float:
-    """The end of a scale: at the largest, or, if few are far beyond the others, above these."""
+    """Return the upper end of a scale: the largest sum. If that is more than three times the 97th
+    percentile, it is 1.5 times this percentile."""
     ordered = sorted(sums)
     most, usual = ordered[-1], ordered[int(0.97 * (len(ordered) - 1))]
     if usual and most > 3 * usual:
@@ -559,7 +574,7 @@ def _top(sums: Sequence[float]) -> float:
 
 
 def _piled(boxes: Sequence[Box], parts: Sequence[str], top: float) -> dict[str, str]:
-    """The path of each part: its boxes upon those of the parts before it."""
+    """Return the SVG path of each part: its boxes, stacked on those of the parts before it."""
     paths: dict[str, list[str]] = {part: [] for part in parts}
     for start, end, values, _ in boxes:
         base = 0.0
@@ -607,7 +622,7 @@ def _framed(
     label: str,
     unit: str,
 ) -> str:
-    """A picture with its scale to the left and its axis below."""
+    """Return a picture with its scale to the left and its axis below."""
     numbers = "".join(f"<span>{text(number)}</span>" for number in scale)
     picture = _svg(content, across, HIGH, group, label)
     axis = _ticks(*across, unit, group)
@@ -618,12 +633,12 @@ def _framed(
 
 
 def _ticks(start: float, end: float, unit: str, group: str) -> str:
-    """The labels of an axis, each below its place."""
+    """Return the labels of an axis, each below its position."""
     spans = []
     for place, label in ticks(start, end, unit):
         share = (place - start) / (end - start)
         shift = -50
-        # At the ends of the axis a label lies within it.
+        # Labels near the ends are shifted so that they stay within the axis.
         if share > 1 - _END:
             shift = -100
         elif share < _END:
@@ -638,11 +653,12 @@ def _ticks(start: float, end: float, unit: str, group: str) -> str:
 
 
 def ticks(start: float, end: float, unit: str = "") -> list[tuple[float, str]]:
-    """Round places on an axis, some five at most, with their labels, which say exactly these
-    places. ``page.js`` does the same for a part of an axis.
+    """Return about five round positions on an axis with their labels. A label states its position
+    exactly. ``page.js`` does the same for a zoomed axis.
 
     Args:
-        unit: ``s`` for seconds; nothing for numbers. If both ends are whole so are the places.
+        unit: ``s`` for seconds, empty for numbers. For numbers, if both ends are integers, so are
+            the positions.
     """
     if not end > start:
         return []
@@ -660,7 +676,8 @@ def ticks(start: float, end: float, unit: str = "") -> list[tuple[float, str]]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2 and 5 times a power of ten that is no less."""
+    """Return the smallest number of the form 1, 2 or 5 times a power of ten that is at least
+    ``least``."""
     power = 10.0 ** math.floor(math.log10(least))
     for factor in (1, 2, 5):
         if factor * power >= least * (1 - _NEARLY):

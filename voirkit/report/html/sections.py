@@ -1,4 +1,4 @@
-"""Sections on the HTML page, and on the page of two runs."""
+"""Report sections as HTML, for the page of a run and the page of a comparison."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from voirkit.report.sections import FlameGraph, StackCount, StackFrame, written
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-_LONGEST = 4000  # characters of a text
-_DIFFERENCES = 16  # differences in a picture
-_ROWS = 60  # of their table
+_LONGEST = 4000  # maximum number of characters of a text
+_DIFFERENCES = 16  # maximum number of bars in a chart of differences
+_ROWS = 60  # maximum number of rows in a table of differences
 _CLASSES = {
     "strong": "strong",
     "dim": "note",
@@ -41,10 +41,10 @@ _CLASSES = {
 
 
 def section_html(section: sections.Section, run: Run | None = None) -> Html | None:
-    """A section as HTML; all text is escaped. None if there is nothing in it.
+    """Return a section as HTML, with all text escaped; None if it is empty.
 
     Args:
-        run: The opened run, for what must be read of its records; without it that is left out.
+        run: The opened run, for blocks that read its records; without it these are left out.
     """
     parts = list(_Drawing(run).parts(section.blocks))
     if not parts:
@@ -57,7 +57,7 @@ def section_html(section: sections.Section, run: Run | None = None) -> Html | No
 
 
 class _Drawing:
-    """Draws the blocks of a section: a name has one colour in all of them."""
+    """Draws the blocks of a section; a name has the same colour in all of them."""
 
     def __init__(self, run: Run | None) -> None:
         self.run = run
@@ -70,8 +70,8 @@ class _Drawing:
 
     @singledispatchmethod
     def _draw(self, block: sections.Block) -> Iterator[Html]:
-        """A block as HTML; empty parts are left out."""
-        assert isinstance(block, (sections.Amounts, sections.InText))  # other reports show them
+        """Yield the HTML of a block; the caller drops empty strings."""
+        assert isinstance(block, (sections.Amounts, sections.InText))  # shown in other reports only
         return iter(())
 
     @_draw.register
@@ -198,8 +198,8 @@ class _Drawing:
             yield from self.parts(block.blocks(self.run))
 
     def _classes(self, names: Sequence[str]) -> dict[str, str]:
-        """The classes of names: those they have; for a new one a class that none has, or, if all
-        are taken, none of these names."""
+        """Return the CSS class of each name. A name keeps its class; a new name gets an unused one,
+        or, if all are used, one that none of ``names`` has."""
         distinct_names = dict.fromkeys(names)
         for name in distinct_names:
             if name not in self._colours:
@@ -207,7 +207,7 @@ class _Drawing:
         return {name: self._colours[name] for name in distinct_names}
 
     def _new_class(self, name: str, names: Sequence[str]) -> str:
-        """A CSS class for a name that has none yet; if possible none of those of ``names``."""
+        """Return a CSS class for a new name, if possible one that none of ``names`` has."""
         default = colour(name, -1)
         if name in marks.COLOURS:
             return default
@@ -279,8 +279,8 @@ def _cell(cell: sections.AnyCell) -> Html:
 def compared_sections(
     first: Sequence[sections.Section], second: Sequence[sections.Section]
 ) -> Iterator[Html]:
-    """The sections of the page of two runs: what is more or less in the second, of those sections
-    that have ``Amounts``."""
+    """Yield the sections of a comparison's page. Of the sections that have ``Amounts``, each shows
+    the differences between the two runs."""
     first_by_key = {section.key: section for section in first}
     second_by_key = {section.key: section for section in second}
     for key in dict.fromkeys([*first_by_key, *second_by_key]):
@@ -312,7 +312,7 @@ def _comparison_note(first: sections.Section | None, second: sections.Section | 
 
 
 def _amounts(section: sections.Section | None) -> dict[str, sections.Amounts]:
-    """The amounts of a section by their title."""
+    """Return the ``Amounts`` of a section, by title."""
     blocks = sections.blocks_within(section.blocks if section else ())
     return {block.title: block for block in blocks if isinstance(block, sections.Amounts)}
 
@@ -342,17 +342,19 @@ def _differences(first: sections.Amounts, second: sections.Amounts) -> Iterator[
     yield marks.folded(title, marks.table(("", "first", "second", "second - first"), cells))
 
 
-# A flame graph, to be looked into with a click and a search. Without the page's script the whole of
-# it is shown as a picture. A page has one: its script finds it by its ids.
+# An interactive flame graph (click to zoom, search). Without the page's script the whole graph is
+# shown as a picture. A page can have only one, since the script finds it by its ids.
 #
-# d3-flame-graph 5 is not used: with d3, which it needs, it is 294 kB in each page (``flame.js`` is
-# 5 kB), and it has neither phases and processes to choose among, nor functions without their lines,
-# nor a picture without a script.
+# d3-flame-graph 5 is not used. With d3, which it needs, it adds 294 kB to each page (``flame.js``
+# has 5 kB). It has no choice of phases and processes, cannot merge the lines of a function, and
+# shows nothing without a script.
 
-MOST = 5000  # functions in the graph
-DEEPEST = 200  # frames of a stack
-_WIDE, _ROW, _LETTER, _LEAST = 1060.0, 18, 6.7, 1.5  # of the picture without a script: points
-_COLOURS = (0, 1, 4, 9)  # of owners, told apart from those of phases
+MOST = 5000  # maximum number of functions in the graph
+DEEPEST = 200  # maximum number of frames of a stack
+# The picture without a script, in points: its width, the height of a row, the width of a letter,
+# and the minimum width of a box.
+_WIDE, _ROW, _LETTER, _LEAST = 1060.0, 18, 6.7, 1.5
+_COLOURS = (0, 1, 4, 9)  # palette numbers for owners, which differ from the colours of phases
 _STYLE = """
 #flame-graph { overflow: hidden; min-height: 60px; } #flame-graph svg, .flame { display: block; }
 #flame-graph g { cursor: pointer; } #flame-graph rect, .flame rect { fill: var(--c); fill-opacity: .38; }
@@ -365,11 +367,12 @@ _STYLE = """
 
 
 class Node:
-    """A function, called from what is above it.
+    """A node of a flame graph: a function, called by its parent node.
 
     Attributes:
-        name: The number of its frame; -1 for a phase.
-        n: How many stacks it was on.
+        name: The number of its frame; -1 for the root, which stands for a phase.
+        n: The number of stacks that contain it.
+        children: The functions that it called, by the number of their frame.
     """
 
     __slots__ = ("children", "n", "name")
@@ -377,15 +380,17 @@ class Node:
     def __init__(self, name: int) -> None:
         self.name = name
         self.n = 0
-        self.children: dict[int, Node] = {}  # what it called
+        self.children: dict[int, Node] = {}
 
     def nested(self) -> list[Any]:
-        """As ``flame.js`` reads it."""
+        """Return the node and all nodes below it as nested lists of name, n and children, as
+        ``flame.js`` reads them."""
         return [self.name, self.n, [child.nested() for child in self.children.values()]]
 
 
 class _Tree(NamedTuple):
-    """The stacks of a phase of a process; ``top`` stands for the phase."""
+    """The stacks of one process in one phase, merged into a tree; its root ``top`` stands for the
+    phase."""
 
     phase: str
     process: str
@@ -394,7 +399,7 @@ class _Tree(NamedTuple):
 
 
 def flame_graph(block: FlameGraph) -> Html:
-    """The graph with what can be chosen in it; nothing without stacks."""
+    """Return a flame graph with its controls; empty without stacks."""
     numbers: dict[StackFrame, int] = {}
     trees = _trees(block.counts, numbers)
     if not trees:
@@ -424,7 +429,8 @@ def flame_graph(block: FlameGraph) -> Html:
 
 
 def _trees(counts: Iterable[StackCount], numbers: dict[StackFrame, int]) -> list[_Tree]:
-    """The trees of all phases and processes, the largest first; new frames get a number."""
+    """Return the trees of all phases and processes, the largest first. Frames that are not in
+    ``numbers`` are added to it."""
     trees: dict[tuple[str, str], _Tree] = {}
     for count in counts:
         new_tree = _Tree(count.phase, count.process, count.role, Node(-1))
@@ -438,10 +444,10 @@ def _trees(counts: Iterable[StackCount], numbers: dict[StackFrame, int]) -> list
 
 
 def bounded(trees: Sequence[Node]) -> int:
-    """Take the functions that were seen least out of trees, until there are few enough; the least
-    that is left was on so many stacks."""
+    """Remove the functions with the fewest stacks from the trees, so that at most ``MOST`` remain.
+    Returns the smallest number of stacks that a remaining function may have."""
     nodes = list(trees)
-    for node in nodes:  # grows as it goes
+    for node in nodes:  # the list grows during the loop
         nodes += node.children.values()
     functions = nodes[len(trees) :]
     if len(functions) <= MOST:
@@ -493,7 +499,7 @@ def _data(
         "choices": choices,
         "groups": [_group(tree) for tree in trees],
     }
-    # In a script no `<` may stand that could end it, or begin a comment.
+    # A `<` in the text could end the script element or begin a comment.
     json_text = json.dumps(document, separators=(",", ":"))
     json_text = json_text.replace("<", "\\u003c").replace("\u2028", "\\u2028")
     counts = f'<script type="application/json" id="flame-counts">{json_text}</script>'
@@ -501,7 +507,7 @@ def _data(
 
 
 def _group(tree: _Tree) -> dict[str, Any]:
-    """A tree as ``flame.js`` reads it."""
+    """Return a tree in the form that ``flame.js`` reads."""
     return {
         "phase": tree.phase,
         "process": tree.process,
@@ -517,7 +523,8 @@ def _picture(
     classes: Mapping[str, str],
     roles: Sequence[str],
 ) -> Html:
-    """All phases of the processes that are shown first, beside each other."""
+    """Return the picture for pages without a script: all phases of the processes with the first
+    role, side by side."""
     first_trees = [tree for tree in trees if roles and tree.role == roles[0]] or list(trees)
     total = sum(tree.top.n for tree in first_trees)
     boxes: list[Html] = []
