@@ -2,7 +2,8 @@
 
 All code that lists, names, colours or recognizes a phase uses this table: the columns of steps,
 reports and their colours, verdicts, and the recognition of a phase in a stack. A new phase needs a
-row here, and a span that an instrument records. docs/steps.md explains the phases to users.
+name in ``phase_names.py``, a row here, and a span that an instrument records. docs/steps.md
+explains the phases to users.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+from voirkit import phase_names
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Phase:
 # of ``other`` that is in none of its named parts.
 TABLE = (
     Phase(
-        "wait",
+        phase_names.WAIT,
         label="waiting for input",
         verdict="input-bound",
         spans=(
@@ -88,7 +91,7 @@ TABLE = (
         terminal_colour="red",
     ),
     Phase(
-        "transfer",
+        phase_names.TRANSFER,
         label="transfer",
         verdict="transfer-bound",
         spans=(("device", "transfer"),),
@@ -96,7 +99,7 @@ TABLE = (
         terminal_colour="magenta",
     ),
     Phase(
-        "forward",
+        phase_names.FORWARD,
         label="forward",
         verdict="compute-bound",
         spans=(("compute", "forward"),),
@@ -107,7 +110,7 @@ TABLE = (
         terminal_colour="green",
     ),
     Phase(
-        "backward",
+        phase_names.BACKWARD,
         label="backward",
         verdict="compute-bound",
         spans=(("compute", "backward"),),
@@ -118,7 +121,7 @@ TABLE = (
         terminal_colour="cyan",
     ),
     Phase(
-        "optimizer",
+        phase_names.OPTIMIZER,
         label="the optimizer's step",
         verdict="compute-bound",
         spans=(("compute", "step"),),
@@ -127,7 +130,7 @@ TABLE = (
         terminal_colour="blue",
     ),
     Phase(
-        "communication",
+        phase_names.COMMUNICATION,
         label="communication between ranks",
         verdict="communication-bound",
         spans=(("comm", "*"),),
@@ -138,7 +141,7 @@ TABLE = (
         terminal_colour="bright_red",
     ),
     Phase(
-        "other",
+        phase_names.OTHER,
         label="untracked host code",
         verdict="host-bound",
         page_colours=("#d19a1c", "#e5b544"),
@@ -146,7 +149,7 @@ TABLE = (
     ),
     Phase(
         "loss",
-        parent="other",
+        parent=phase_names.OTHER,
         label="the loss",
         verdict="compute-bound",
         spans=(("compute", "loss"),),
@@ -154,7 +157,7 @@ TABLE = (
     ),
     Phase(
         "zero_grad",
-        parent="other",
+        parent=phase_names.OTHER,
         label="clearing gradients",
         spans=(("compute", "zero_grad"),),
         stack_patterns=(StackPattern(r"torch/optim/", r"zero_grad"),),
@@ -162,18 +165,23 @@ TABLE = (
     ),
     Phase(
         "checkpoint",
-        parent="other",
+        parent=phase_names.OTHER,
         label="checkpoints",
         verdict="checkpoint-bound",
         spans=(("checkpoint", "capture"), ("checkpoint", "restart")),
         stack_patterns=(StackPattern(r"torch/distributed/checkpoint/|torch/serialization\.py"),),
         page_colours=("#6b4fc4", "#9c85ea"),
     ),
-    Phase("compile", parent="other", label="compiling", spans=(("compute", "compile"),)),
-    Phase("import", parent="other", label="imports", spans=(("python", "import"),)),
-    Phase("gc", parent="other", label="garbage collection", spans=(("gc", "collect"),)),
-    Phase("voirkit", parent="other", label="voirkit's own looks", spans=(("voirkit", "look"),)),
-    Phase("rest", parent="other", label="the rest"),
+    Phase("compile", parent=phase_names.OTHER, label="compiling", spans=(("compute", "compile"),)),
+    Phase("import", parent=phase_names.OTHER, label="imports", spans=(("python", "import"),)),
+    Phase("gc", parent=phase_names.OTHER, label="garbage collection", spans=(("gc", "collect"),)),
+    Phase(
+        "voirkit",
+        parent=phase_names.OTHER,
+        label="voirkit's own looks",
+        spans=(("voirkit", "look"),),
+    ),
+    Phase("rest", parent=phase_names.OTHER, label="the rest"),
 )
 
 BY_NAME = {phase.name: phase for phase in TABLE}

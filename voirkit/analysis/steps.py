@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
+from voirkit import phase_names
 from voirkit.analysis.drawn_batches import set_aside_evaluations
 from voirkit.analysis.loader_requests import iterator_of, normalize_requests
 from voirkit.analysis.nesting import NONE, Array, exclusive_ns, innermost, outer_first
@@ -41,12 +42,12 @@ from voirkit.analysis.work_times import NEVER, first_from
 from voirkit.phase_table import COLUMN, COLUMNS, PHASES
 
 # Columns of ``Table.own_ns``.
-WAIT = COLUMN["wait"]
-TRANSFER = COLUMN["transfer"]
-FORWARD = COLUMN["forward"]
-BACKWARD = COLUMN["backward"]
-OPTIMIZER = COLUMN["optimizer"]
-COMMUNICATION = COLUMN["communication"]
+WAIT = COLUMN[phase_names.WAIT]
+TRANSFER = COLUMN[phase_names.TRANSFER]
+FORWARD = COLUMN[phase_names.FORWARD]
+BACKWARD = COLUMN[phase_names.BACKWARD]
+OPTIMIZER = COLUMN[phase_names.OPTIMIZER]
+COMMUNICATION = COLUMN[phase_names.COMMUNICATION]
 LOSS = COLUMN["loss"]
 ZERO_GRAD = COLUMN["zero_grad"]
 CHECKPOINT = COLUMN["checkpoint"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from voirkit import phase_names
 from voirkit.analysis.document import Rank, figures
 from voirkit.analysis.nesting import Array
 from voirkit.analysis.overhead import overhead_of
@@ -237,8 +238,8 @@ def _first_on_the_clock(manifest: Mapping[str, Any], ranks: Sequence[Rank]) -> R
 # The parts of a restarted job's time, from the start of its first attempt to the end of its last.
 GOODPUT = (
     "training",
-    "wait",
-    "communication",
+    phase_names.WAIT,
+    phase_names.COMMUNICATION,
     "checkpoint",
     "evaluation",
     "start",
@@ -400,8 +401,8 @@ def _attempt_times(
     evaluating_ns = evaluation.time_ns.sum() - evaluation.own_ns[:, CHECKPOINT].sum()
     times_ns = {
         "training": working_ns - wait_ns - communication_ns,
-        "wait": wait_ns,
-        "communication": communication_ns,
+        phase_names.WAIT: wait_ns,
+        phase_names.COMMUNICATION: communication_ns,
         "checkpoint": saving_ns,
         "evaluation": int(evaluating_ns),
         "start": without_hangs(begin_ns, first_ns) - loading_ns + compiling_ns,

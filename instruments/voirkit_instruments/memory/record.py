@@ -20,6 +20,7 @@ from time import perf_counter_ns
 from types import ModuleType, TracebackType
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.fork import at_fork
 from voirkit.imports import when_imported
 from voirkit.instrument import instrument_definition, once
@@ -292,12 +293,11 @@ def _is_programs(path: str) -> bool:
 
 
 PHASES = {
-    BATCH_REQUESTED: "wait",
-    FORWARD: "forward",
-    BACKWARD: "backward",
-    OPTIMIZER_STEP: "optimizer",
+    BATCH_REQUESTED: phase_names.WAIT,
+    FORWARD: phase_names.FORWARD,
+    BACKWARD: phase_names.BACKWARD,
+    OPTIMIZER_STEP: phase_names.OPTIMIZER,
 }
-OTHER = "other"
 Source = tuple[str, "Callable[[], tuple[int, int | None]]"]
 
 
@@ -380,14 +380,15 @@ class MemoryPhases:
         if self._over:
             return False
         tid = threading.get_ident()
-        if phase == "backward" and not self._trained:
+        if phase == phase_names.BACKWARD and not self._trained:
             self._thread, self._trained = tid, True
         return tid == self._thread
 
     def _begins(self, phase: str) -> Any:
         def begins(*_: object) -> None:
             if self._is_here(phase):
-                self._read(self._inside[-1] if self._inside else OTHER if self._rows else None)
+                outside = phase_names.OTHER if self._rows else None
+                self._read(self._inside[-1] if self._inside else outside)
                 self._inside.append(phase)
                 self._rows.setdefault(phase, {}).setdefault("entered", {"n": 0})["n"] += 1
 
@@ -426,7 +427,7 @@ class MemoryPhases:
         """Return for each phase ``n``, how often it was entered, and for each source ``growth`` and
         ``peak``, in bytes. ``n`` is None for the phase ``other``."""
         document: dict[str, Any] = {}
-        for phase in (*PHASES.values(), OTHER):
+        for phase in (*PHASES.values(), phase_names.OTHER):
             rows = self._rows.get(phase)
             if rows is not None:
                 entered = rows.get("entered", {"n": None})["n"]

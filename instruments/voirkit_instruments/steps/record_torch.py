@@ -13,6 +13,7 @@ from operator import attrgetter
 from types import FunctionType, ModuleType
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.probes.around import Around
 from voirkit.runner.recording import join_group, record_imports
 from voirkit_instruments.steps import record_foreign
@@ -102,7 +103,7 @@ class TorchPatches:
         suppress = self._suppress = recording.hot.enter(SUPPRESSED)
         step = around_step(recording)
         # subscribers to optimizer steps expect torch optimizers only
-        around = partial(self._around, IN_BACKWARD, step, phase="optimizer")
+        around = partial(self._around, IN_BACKWARD, step, phase=phase_names.OPTIMIZER)
         self._foreign_step = around(("self",))
         self._leave_step = step[1]
         self._step = around(("self",), event=OPTIMIZER_STEP)
@@ -110,7 +111,7 @@ class TorchPatches:
         self.collectives = CollectiveRecording(recording)
         collective = (suppress, after_collective(recording, self.collectives.called))
         self._collective = self._around(
-            IN_BACKWARD, collective, ("func", "args", "kwargs"), phase="communication"
+            IN_BACKWARD, collective, ("func", "args", "kwargs"), phase=phase_names.COMMUNICATION
         )
         events.is_patched = True
 
@@ -152,13 +153,15 @@ class TorchPatches:
         suppress, loaders, around = self._suppress, self._loaders, self._around
         calls = (suppress, loaders.after_iter())
         iterate = around(
-            IN_BACKWARD, calls, ("self",), value=True, phase="wait", event=LOADER_ITERATED
+            IN_BACKWARD, calls, ("self",), value=True, phase=phase_names.WAIT, event=LOADER_ITERATED
         )
         calls = (suppress, loaders.after_init())
-        create = around(IN_BACKWARD, calls, ("self", "loader"), phase="wait", event=LOADER_ITERATED)
+        create = around(
+            IN_BACKWARD, calls, ("self", "loader"), phase=phase_names.WAIT, event=LOADER_ITERATED
+        )
         calls = (suppress, loaders.after_next())
         request = around(
-            IN_BACKWARD, calls, ("self",), value=True, phase="wait", event=BATCH_REQUESTED
+            IN_BACKWARD, calls, ("self",), value=True, phase=phase_names.WAIT, event=BATCH_REQUESTED
         )
         draw = around(SUPPRESSED, (suppress, loaders.after_indices()), value=True)
         stop = around(SUPPRESSED, loaders.around_stop(), ("self",), event=WORKERS_STOPPED)
@@ -181,7 +184,7 @@ class TorchPatches:
     def _model_functions(self) -> Iterator[tuple[str, str, Around]]:
         recording, around = self.recording, self._around
         calls = around_forward(recording)
-        forward = around(IN_STEP, calls, ("self",), phase="forward", event=FORWARD)
+        forward = around(IN_STEP, calls, ("self",), phase=phase_names.FORWARD, event=FORWARD)
         yield MODULE, "Module._wrapped_call_impl", forward
         mode = around(IN_FORWARD, (self._suppress, after_mode(recording)), ("mode",))
         yield MODULE, "Module.train", mode
@@ -200,12 +203,12 @@ class TorchPatches:
         recording, around = self.recording, self._around
         thread = recording.hot.here
         backward = self._events.around(BACKWARD, thread, *around_backward(recording))
-        walk = around(IN_FORWARD, backward, phase="backward")
+        walk = around(IN_FORWARD, backward, phase=phase_names.BACKWARD)
         yield "torch.autograd", "grad", walk
         enter, variables = self._events.before_backward(thread, backward[0])
         if variables:
             calls = (enter, backward[1])
-            walk = around(IN_FORWARD, calls, variables, phase="backward", leave_with=())
+            walk = around(IN_FORWARD, calls, variables, phase=phase_names.BACKWARD, leave_with=())
         yield "torch.autograd", "backward", walk
         scaled = self._events.after_scale(thread)
         if scaled is not None:
@@ -219,14 +222,14 @@ class TorchPatches:
 
     def _transfer_functions(self) -> Iterator[tuple[str, str, Around]]:
         calls = (as_function(self._transfers.enter_module), self._transfers.after_module())
-        move = self._around(IN_BACKWARD, calls, ("self",), phase="transfer")
+        move = self._around(IN_BACKWARD, calls, ("self",), phase=phase_names.TRANSFER)
         for name in TENSOR_METHODS:
             yield MODULE, f"Module.{name}", move
 
     def _distributed_functions(self) -> Iterator[tuple[str, str, Around]]:
         around = self._around
         calls = (self._suppress, after_broadcast(self.recording))
-        broadcast = around(IN_BACKWARD, calls, ("tensors",), phase="communication")
+        broadcast = around(IN_BACKWARD, calls, ("tensors",), phase=phase_names.COMMUNICATION)
         path = "DistributedDataParallel._distributed_broadcast_coalesced"
         yield DATA_PARALLEL, path, broadcast
         leave = as_function(self._leave)

@@ -9,6 +9,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.analysis.verdict.evidence import first_evidence, flag_for
 from voirkit.findings import Finding
 from voirkit.phase_table import BY_NAME, label_of
@@ -214,16 +215,16 @@ def _advice_to_check(summary: Summary) -> str:
 
 # By phase: what may grow with each step. Other phases get a general phrase.
 _GROWS = {
-    "wait": (
+    phase_names.WAIT: (
         "what a sample is read through: subsets of subsets, a list that is searched, a file that is"
         " read from its begin"
     ),
-    "forward": (
+    phase_names.FORWARD: (
         "what the model's call goes through: a memory, hooks that are registered in each step"
     ),
-    "backward": "a graph that is carried on from step to step (detach it)",
-    "optimizer": "the optimizer's parameters: groups that are added in each step",
-    "other": "what the script's own code goes through: a list that is searched, a buffer",
+    phase_names.BACKWARD: "a graph that is carried on from step to step (detach it)",
+    phase_names.OPTIMIZER: "the optimizer's parameters: groups that are added in each step",
+    phase_names.OTHER: "what the script's own code goes through: a list that is searched, a buffer",
 }
 
 
@@ -255,9 +256,9 @@ def _how_to_see(phase: str, summary: Summary) -> str:
     line = first_evidence(summary, "line", phase)
     if line:
         return f"; {line.share:.0%} of that time is in {line.what}"
-    if phase == "backward":
+    if phase == phase_names.BACKWARD:
         return _advice_to_check(summary)
-    kinds = ["loading", "line"] if phase == "wait" else ["line"]
+    kinds = ["loading", "line"] if phase == phase_names.WAIT else ["line"]
     flags = [flag_for(summary, kind) for kind in kinds]
     words = " ".join(flag for flag in flags if flag)
     return f"; voirkit {words} shows where" if words else ""

@@ -17,6 +17,7 @@ import os
 import re
 from functools import partial
 
+from voirkit import phase_names
 from voirkit.fork import at_fork
 from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
@@ -35,21 +36,21 @@ if TYPE_CHECKING:
     Edge = Callable[[], object]
 
 VOIRKIT = "voirkit"  # voirkit's own work, which is no part of the program
-OTHER = "other"  # encloses all other phases, from the start of tracing to its end
+OTHER = phase_names.OTHER  # encloses all other phases, from the start of tracing to its end
 IMPORT = "import"
 # Markers contain a phase's position in this list: append new phases at the end.
 PHASES = (
     OTHER,
     VOIRKIT,
-    "wait",
+    phase_names.WAIT,
     "fetch",
-    "forward",
-    "backward",
-    "optimizer",
+    phase_names.FORWARD,
+    phase_names.BACKWARD,
+    phase_names.OPTIMIZER,
     "zero_grad",
     "checkpoint",
-    "transfer",
-    "communication",
+    phase_names.TRANSFER,
+    phase_names.COMMUNICATION,
     IMPORT,
 )
 
@@ -98,7 +99,13 @@ _edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PH
 FETCH = "fetch"
 # After these phases voirkit's own callbacks may make system calls: to read a file's size, the
 # process id or a CPU clock.
-_PHASES_WITH_CALLS = ("wait", "checkpoint", "transfer", "communication", FETCH)
+_PHASES_WITH_CALLS = (
+    phase_names.WAIT,
+    "checkpoint",
+    phase_names.TRANSFER,
+    phase_names.COMMUNICATION,
+    FETCH,
+)
 
 TRACER = "tracer"
 # ``FETCH`` if the loader instrument reports fetches, ``TRACER`` if a tracer listens

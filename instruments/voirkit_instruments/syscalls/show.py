@@ -9,6 +9,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
+from voirkit import phase_names
 from voirkit.live.frame import printable
 from voirkit.phase_table import COLUMNS
 from voirkit.report import duration, figure, size
@@ -47,11 +48,11 @@ _REMAINDER = "others"
 _OUTSIDE = ("import", "other", "worker")
 # order of rows: the phases of a step, with the workers' fetch after the wait for it
 _STEP_PHASES = [name for name in COLUMNS[1:] if name not in _OUTSIDE]
-_PHASES = ("wait", "fetch", *_STEP_PHASES, *_OUTSIDE)
+_PHASES = (phase_names.WAIT, "fetch", *_STEP_PHASES, *_OUTSIDE)
 _TRAINING = (
-    ("forward", "a forward"),
-    ("backward", "a backward"),
-    ("optimizer", "a step of the optimizer"),
+    (phase_names.FORWARD, "a forward"),
+    (phase_names.BACKWARD, "a backward"),
+    (phase_names.OPTIMIZER, "a step of the optimizer"),
 )
 _SHADES = " ░▒▓█"
 _MAP_LABEL = 26  # characters before the map over time

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.analysis.verdict.evidence import (
     LOADING,
     Account,
@@ -269,7 +270,7 @@ def _doing(of_rank: Figures, phase: str) -> tuple[str, str]:
     """Return two texts from the most detailed evidence: what a late rank does in a phase, and what
     to do about it. Both are empty without evidence."""
     phases: tuple[str, ...] = (phase,)
-    if phase == "wait":
+    if phase == phase_names.WAIT:
         phases = LOADING
         loading = first_evidence(of_rank, "loading", phase)
         if loading is not None:
@@ -456,10 +457,11 @@ def _starved(steps: Mapping[str, Any]) -> Document | None:
     if device is None:
         return None
     phases = steps["phases"]
-    parts = {name: row["share"] for name, row in phases["other"].get("parts", {}).items()}
-    idle = phases["other"]["share"] - parts.get("checkpoint", 0.0) - parts.get("voirkit", 0.0)
+    other = phases[phase_names.OTHER]
+    parts = {name: row["share"] for name, row in other.get("parts", {}).items()}
+    idle = other["share"] - parts.get("checkpoint", 0.0) - parts.get("voirkit", 0.0)
     compute = sum(phases[phase]["share"] for phase in COMPUTE)
-    waits = ("wait", "transfer", "communication")
+    waits = (phase_names.WAIT, phase_names.TRANSFER, phase_names.COMMUNICATION)
     not_host = [phases[phase]["share"] for phase in waits if phase in phases]
     not_host.append(parts.get("checkpoint", 0.0))
     launching = device["launching"]["share"]
@@ -569,7 +571,7 @@ def _compute(time: Account, share: float, figures: Figures, facts: Facts) -> tup
         named_shares["the loss"] = loss
     because = f"{percent(share)} of a step is computing: {_list_shares(named_shares)}"
     more = {"phase": phase, "phase_share": phases[phase], "ceiling": 1 - phases[phase]}
-    exposed = first_evidence(figures, "exposed communication", "backward")
+    exposed = first_evidence(figures, "exposed communication", phase_names.BACKWARD)
     if len(figures["ranks"]) > 1 and exposed is None:
         because += " (backward includes what the ranks exchange in it)"
     operator = first_evidence(figures, "operator", *COMPUTE)
@@ -591,7 +593,7 @@ def _communication(
         " waits for"
     )
     for kind in ("exposed communication", "late rank"):
-        cause = first_evidence(figures, kind, "backward")
+        cause = first_evidence(figures, kind, phase_names.BACKWARD)
         if cause and cause.what:
             because += f"; {cause.what}"
     return f"{because}.", {}
@@ -616,20 +618,20 @@ def _host(time: Account, share: float, figures: Figures, facts: Facts) -> tuple[
     }
     if parts:
         because += f" ({_list_shares(parts)})"
-    because += _mostly_in("line", figures, "other")
-    because += _mostly_in("system call", figures, "other")
-    line = first_evidence(figures, "line", "other")
+    because += _mostly_in("line", figures, phase_names.OTHER)
+    because += _mostly_in("system call", figures, phase_names.OTHER)
+    line = first_evidence(figures, "line", phase_names.OTHER)
     return f"{because}.", {"line": line.what} if line else {}
 
 
 # By kind of verdict: the phase that takes the time, and the function that explains it in words.
 _GROUNDS = {
-    "input-bound": ("wait", _input),
-    "transfer-bound": ("transfer", _transfer),
-    "compute-bound": ("forward", _compute),
-    "communication-bound": ("communication", _communication),
-    "checkpoint-bound": ("other", _checkpoint),
-    "host-bound": ("other", _host),
+    "input-bound": (phase_names.WAIT, _input),
+    "transfer-bound": (phase_names.TRANSFER, _transfer),
+    "compute-bound": (phase_names.FORWARD, _compute),
+    "communication-bound": (phase_names.COMMUNICATION, _communication),
+    "checkpoint-bound": (phase_names.OTHER, _checkpoint),
+    "host-bound": (phase_names.OTHER, _host),
 }
 _KINDS = {
     "input-bound": "waiting for input",

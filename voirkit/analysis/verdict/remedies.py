@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.analysis.verdict.evidence import (
     LEAST,
     LOADING,
@@ -91,7 +92,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     drawn_s = _drawn_at_start_s(summary, facts)
     if _matters(time, time.of_run(drawn_s)):
         yield _draw_faster(drawn_s, time.of_run(drawn_s))
-        wait_s = summary["steps"]["phases"]["wait"]["total_s"]
+        wait_s = summary["steps"]["phases"][phase_names.WAIT]["total_s"]
         waited_s = max(min(waited_s, wait_s - drawn_s), 0.0)
     restarts_s = _restarts_s(facts)
     gain = time.of_run(max(waited_s - restarts_s, 0.0))
@@ -102,7 +103,7 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
         # once the script keeps its workers.
         return
     slow_line = _slow_line(summary)
-    loading = first_evidence(summary, "loading", "wait")
+    loading = first_evidence(summary, "loading", phase_names.WAIT)
     if loading and loading.do:
         hint = "" if slow_line else _deeper_flag(summary, "line", "the lines of it")
         words = {"what_words": loading.what, "do_words": loading.do + slow_line + hint}
@@ -214,7 +215,7 @@ def _worth_keeping_workers(
         for loader in facts.get("worker_restarts") or ()
         if _matters(time, time.of_run(loader["again_s"]))
     ]
-    loading = first_evidence(summary, "loading", "wait")
+    loading = first_evidence(summary, "loading", phase_names.WAIT)
     if loading and "persistent_workers" in loading.do:
         loaders = [loader for loader in loaders if not loader["trains"]]
     return loaders
@@ -229,7 +230,7 @@ def _without_workers(time: Account, summary: Summary, facts: Facts, more: str) -
     Args:
         more: Sentences about where loading spends its time, or how to see it.
     """
-    waited_s = summary["steps"]["phases"]["wait"]["total_s"]
+    waited_s = summary["steps"]["phases"][phase_names.WAIT]["total_s"]
     first = facts.get("first_batches") or {}
     late_s = first.get("late_s", 0.0)
     drawing_s = _drawing(summary).get("later_s", 0.0)
@@ -279,7 +280,7 @@ def _wait_per_sample(summary: Summary, loading_s: float) -> float | None:
     steps = summary["steps"]
     if not steps.get("items"):
         return None
-    shortest_s = (steps["phases"]["wait"].get("step_s") or {}).get("p10")
+    shortest_s = (steps["phases"][phase_names.WAIT].get("step_s") or {}).get("p10")
     if is_contended(summary.get("processors")) and shortest_s is not None:
         loading_s = min(shortest_s * steps["n"], loading_s)
     per_sample_s: float = loading_s / steps["items"]
@@ -348,7 +349,7 @@ def _has_bfloat16(facts: Facts) -> bool:
 def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     yield from _passes(time, summary, facts)
     yield from _optimizer(time, summary, facts)
-    share = time.rows["forward"] + time.rows["backward"]
+    share = time.rows[phase_names.FORWARD] + time.rows[phase_names.BACKWARD]
     operator = first_evidence(summary, "operator", *COMPUTE)
     hint = _deeper_flag(summary, "operator", "which operators take the time").strip()
     if operator:
@@ -360,7 +361,7 @@ def _compute(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]
 
 def _passes(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     """Advise on the forward and backward passes."""
-    share = time.rows["forward"] + time.rows["backward"]
+    share = time.rows[phase_names.FORWARD] + time.rows[phase_names.BACKWARD]
     of_run = time.of_run(share * time.usual_s)
     # a rollout, or a loss of several models, calls small models many times in a step
     calls = max(facts.get("calls_a_step", 1.0), 1.0)
@@ -384,18 +385,19 @@ def _passes_s(summary: Summary) -> float:
     # On a busy machine a median step mostly waits for a CPU; the shortest steps hardly do.
     quantile = "p10" if is_contended(summary.get("processors")) else "median"
     total_s = 0.0
-    for phase in ("forward", "backward"):
+    for phase in (phase_names.FORWARD, phase_names.BACKWARD):
         step_s = summary["steps"]["phases"][phase].get("step_s") or {}
         total_s += step_s.get(quantile, 0.0)
     return total_s
 
 
 def _optimizer(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
-    share = time.rows["optimizer"]
+    share = time.rows[phase_names.OPTIMIZER]
     of_run = time.of_run(share * time.usual_s)
     if not share or not _matters(time, of_run):
         return
-    usual_step_s = (summary["steps"]["phases"]["optimizer"].get("step_s") or {}).get("median", 0.0)
+    quantiles_s = summary["steps"]["phases"][phase_names.OPTIMIZER].get("step_s") or {}
+    usual_step_s = quantiles_s.get("median", 0.0)
     optimizers = facts.get("optimizers") or []
     # it is unknown which of several optimizers takes the time, so all of them must be unfused
     is_plain = bool(optimizers) and all(each.get("fused") is False for each in optimizers)
