@@ -312,6 +312,23 @@ def test_a_function_of_a_module(place: Place) -> None:
     assert (ended.code, ended.out) == (0, "ran ['a', '--b'] tool\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("toll:main", "-m toll: there is no module 'toll'.\n  Did you mean 'tool'?"),
+        (":main", "there is no module ''."),
+        ("tool:", "-m tool:: '' cannot be the name of a function."),
+        ("tool:main()", "'main()' cannot be the name of a function."),
+    ],
+)
+def test_a_function_that_cannot_be_there_makes_no_run(place: Place, name: str, fault: str) -> None:
+    place.write(tool="def main():\n    print('ran')\n")
+    ended = place.voirkit("-m", name)
+    assert (ended.code, ended.out) == (2, "")
+    assert fault in ended.err
+    assert not (place.folder / "run").exists()
+
+
 def test_sources_of_every_encoding(place: Place) -> None:
     place.folder.joinpath("latin.py").write_bytes(
         "# -*- coding: latin-1 -*-\nprint(ascii('\xe9'))\n".encode("latin-1")

@@ -292,8 +292,16 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     cwd = current_folder()
     if ":" in name:
         module_name, function = name.split(":", 1)
+        if not all(part.isidentifier() for part in function.split(".")):
+            raise CommandLineError(
+                f"{function!r} cannot be the name of a function.",
+                where=f"-m {name}",
+                next="Write: -m MODULE:FUNCTION",
+            )
         program = Program(name, None, [name, *arguments], cwd)
         program.function = (module_name, function)
+        program.enter()
+        _check_package(module_name)
         return program
     program = Program(name, None, ["-m", *arguments], cwd)
     program.enter()
@@ -432,10 +440,29 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if exc.name is not None and (name == exc.name or name.startswith(exc.name + ".")):
-            raise CommandLineError(
-                f"there is no module {exc.name!r}.", where="-m", next=_near_module(name)
-            ) from None
+            raise _missing_module(exc.name, name) from None
         raise
+
+
+def _check_package(name: str) -> None:
+    """Check that the outermost package of a module is there, without importing it.
+
+    Raises:
+        CommandLineError: There is no such package.
+    """
+    from importlib.util import find_spec
+
+    package = name.partition(".")[0]
+    is_there = package in sys.modules or (package and find_spec(package) is not None)
+    if not is_there:
+        raise _missing_module(package, name)
+
+
+def _missing_module(missing: str, name: str) -> CommandLineError:
+    """The error of a module that was to be run and whose package, or itself, is not there."""
+    return CommandLineError(
+        f"there is no module {missing!r}.", where=f"-m {name}", next=_near_module(name)
+    )
 
 
 def _near_module(name: str) -> str:

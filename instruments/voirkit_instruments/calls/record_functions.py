@@ -334,7 +334,6 @@ def check(targets: Sequence[str], folder: str) -> None:
             or first in sys.builtin_module_names
             or PathFinder.find_spec(first, path) is not None
         ):
-            _check_below(name, path)
             continue
         # torch itself may be missing, and is then not suggested
         candidates = [other for other in (*SHORT, "torch", "torchvision") if other != first]
@@ -345,14 +344,3 @@ def check(targets: Sequence[str], folder: str) -> None:
             where=f"--calls {name}",
             next=f"{hint}\n{search}".strip(),
         )
-
-
-def _check_below(name: str, path: list[str]) -> None:
-    """Look up the packages in a dotted name. The rest may be a class or function, which cannot be
-    checked before the import."""
-    parts, places = name.split("."), path
-    for n in range(len(parts) - 1):
-        spec = PathFinder.find_spec(".".join(parts[: n + 1]), places)
-        if spec is None or spec.submodule_search_locations is None:
-            return
-        places = list(spec.submodule_search_locations)
