@@ -248,6 +248,7 @@ LENGTHS: dict[str, tuple[Callable[[], Any], int | None]] = {
     "a dataset around one of torch": (lambda: DataLoader(Around(points(7)), batch_size=2), 4),
     "a dataset around one whose length looks": (lambda: DataLoader(Around(Looks()), batch_size=2), 3),
     "a dataset around one whose length does something": (lambda: DataLoader(Around(Counts()), sampler=[0]), None),
+    "a dataset around a list of one whose length does something": (lambda: DataLoader(First([Counts()]), sampler=[0]), None),
     "a dataset whose list is a property": (lambda: DataLoader(Lazy(), sampler=[0]), None),
     "a dataset that passes on what it is asked for": (lambda: DataLoader(Asked(), sampler=[0]), None),
     "a part of one by indices that do something": (lambda: DataLoader(Subset(points(4), Counts()), sampler=[0]), None),  # type: ignore[arg-type]
@@ -281,6 +282,11 @@ class Around(Looks):
 
     def __len__(self) -> int:
         return len(self.inner)
+
+
+class First(Around):
+    def __len__(self) -> int:
+        return len(self.inner[0])
 
 
 class Lazy(Looks):

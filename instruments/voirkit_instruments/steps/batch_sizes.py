@@ -447,7 +447,8 @@ def _operations(code: CodeType) -> frozenset[str] | None:
             return None
         if name == "LOAD_ATTR" and "NULL" in instruction.argrepr:
             return None
-        operations.add(name)
+        is_part = name == "BINARY_OP" and instruction.argrepr == "[]"  # since Python 3.14
+        operations.add("BINARY_SUBSCR" if is_part else name)
     return frozenset(operations)
 
 
