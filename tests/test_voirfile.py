@@ -132,7 +132,9 @@ def test_a_voirfile_without_an_instrument_is_told(place: Place) -> None:
     place.write(main="", voirfile="def instruments(ov):\n    yield ov.phases.init\n")
     ended = place.voirkit("main.py")
     assert ended.code == 0
-    assert "voirfile.py: the voirfile defines no instrument.\n  Write: def instrument_x" in ended.err
+    assert (
+        "voirfile.py: the voirfile defines no instrument.\n  Write: def instrument_x" in ended.err
+    )
 
 
 def test_duplicate_flags_of_two_instruments_name_both(place: Place) -> None:

@@ -253,7 +253,7 @@ def _check_stdout(format: Format) -> None:
 
 def _not_written(target: str, exc: OSError) -> VoirkitError:
     why: object = exc.strerror
-    if not why:  # an OSError of pyarrow has only a number
+    if not why:  # an OSError of a library may have only a number
         why = os.strerror(exc.errno) if exc.errno else exc
     where = "stdout" if target == STDOUT else target
     return VoirkitError(f"it cannot be written: {why}.", where=where)

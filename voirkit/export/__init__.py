@@ -171,7 +171,7 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
         else relation.fetch_arrow_reader(_ROWS)
     )
     options = ipc.IpcWriteOptions(compression="zstd")
-    # A file opened by python raises python's errors, with a number; errors of pyarrow have none.
+    # A file opened by python raises python's own errors; those of pyarrow have other texts.
     with (
         complete(target) as path,
         open(path, "wb") as file,

@@ -303,13 +303,14 @@ class LoaderTorch:
     def _patch_worker(self, module: ModuleType) -> None:
         loop: Any = innermost(getattr(module, "_worker_loop", None))
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
+        parameters = (names[2], names[3], names[10]) if names else ()
         # Taken by position, which is the same since torch 2.1; names of other parameters changed.
         self._record_around(
             module,
             "_worker_loop",
             *self._workers.around_loop(),
             OUTSIDE,
-            (names[2], names[3], names[10]),
+            parameters,
             (),
         )
         message = vars(module).get("_ResumeIteration")

@@ -51,7 +51,6 @@ class Plan:
         self.n = 0  # number of steps so far
         self.args = 0
         self.watched: list[Watched] = []
-        self.none: list[bool] = []  # for each parameter, True if it had no gradient
         self.is_finite = True  # True if the last step had no NaN or Inf
         self.alarms = 0  # number of searches for the first NaN or Inf
         self.last_ns = 0  # the time at which the last step began
@@ -83,7 +82,6 @@ class Plan:
                 watched.where, watched.meta = where, None
             self.watched.append(watched)
             self._by_id[id(parameter)] = watched
-        self.none = [False] * len(parameters)
 
     def tensors(self) -> list[Any]:
         """Return the watched parameters that are still alive."""
