@@ -2,15 +2,16 @@
 
 A script imports them by ``from voirkit.dftracer import ai, dftracer, dft_fn``.
 
-If DFTracer itself is not installed, imports of ``dftracer.logger`` and ``dftracer.python`` find
-this module under voirkit. It has DFTracer's two classes: ``dft_fn``, an annotation with names that
-the user chooses, and ``dftracer``, which begins and ends a trace. It also has DFTracer's constants
-and enumerations (pydftracer 2.0.6), and its entities: a file or a tensor is named by a number,
-which is the same in all processes.
+If DFTracer itself is not installed, a script that runs under voirkit gets this module when it
+imports ``dftracer.logger`` or ``dftracer.python``. The module has DFTracer's two classes:
+``dft_fn``, an annotation with names that the user chooses, and ``dftracer``, which begins and ends
+a trace. It also has DFTracer's constants and enumerations (pydftracer 2.0.6), and its entities:
+files, tensors and other things, each known by a number that is the same in all processes.
 
 Under voirkit, or with ``$VOIRKIT_RUN_DIR``, the run is recorded already, and ``dftracer`` has
-nothing to do.  Otherwise the spans go to a folder beside the log file, which becomes the log file
-at the end.  If the program is killed before the end, the folder remains, and voirkit can open it.
+nothing to do.  Otherwise the spans go to a folder beside the path of the log file, and the log file
+is made of the folder at the end.  If the program is killed before, the folder remains, and voirkit
+can open it.
 """
 
 from __future__ import annotations

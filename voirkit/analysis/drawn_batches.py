@@ -266,7 +266,8 @@ def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request
     loader_of = {request.episode: request.loader for request in requests}
     ended = {request.episode for request in requests if request.kind is Kind.END}
     turns_of = turns_by_episode(segmentation)
-    # by loader, the turns that ended with another request to the same iterator
+    # by loader, the turns (from a request for a batch to the next one) that ended with another
+    # request to the same iterator
     closed_turns: dict[int, list[int]] = defaultdict(list)
     for episode, turns in turns_of.items():
         closed_turns[loader_of[episode]] += turns if episode in ended else turns[:-1]

@@ -337,7 +337,8 @@ def _measured_reach(
 def rank_of_difference(m: int, n: int, chance: float) -> int:
     """Return the rank k of the differences, k-th smallest and k-th largest of all m * n, that bound
     the Mann-Whitney interval; 0 if there are too few."""
-    # by u, the number of orders of m + n equally distributed values with u differences below 0
+    # distribution of the Mann-Whitney statistic: at index u, the number of orderings of m + n values
+    # of two samples in which u of the m * n differences between the samples are below 0
     orders = np.zeros(m * n + 1)
     orders[0] = 1.0
     for i in range(1, m + 1):

@@ -273,7 +273,7 @@ class Probe(Stream):
             self._complaints.add(text)
             streams.report(f"{self.label}: {text}")
 
-    # replacing values
+    # replacing the values of variables in the program
 
     def override(self, setter: Any = lambda value: value) -> Any:
         """Replace the value that the focus variable is set to.

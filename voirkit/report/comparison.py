@@ -357,7 +357,7 @@ def _single(first: Side, second: Side, name: str, units: str, *place: str) -> Fi
 
 
 def _typical(first: Side, second: Side, name: str, units: str, *place: str) -> Figure:
-    """Return a figure for which a summary has median, p10 and p90."""
+    """Return a figure whose value is a median; its p10 and p90 in the summary are its spread."""
     medians = [side.median(*place, "median") for side in (first, second)]
     first_spread, second_spread = _spread(first, place), _spread(second, place)
     spreads = None

@@ -57,8 +57,8 @@ _ROWS = 200  # maximum number of rows of a table on the HTML page
 _DRAWN_RANKS = 128  # maximum number of ranks on the HTML page
 _WARNINGS = 12  # maximum number of warnings that the HTML page does not collapse
 _PLACES = 3  # maximum number of places named for training outside of steps
-# lines of verdict and advice that are kept when a report is shortened; 80 columns wide they have
-# about ten
+# lines of verdict and advice that are kept when a report is shortened; at a width of 80 columns they
+# take about ten
 _VERDICT = 16
 # lines of the table of phases: the head, the phases, the parts of "other", the step
 BREAKDOWN = 1 + len(PHASES) + 4 + 1

@@ -453,7 +453,8 @@ def close() -> list[tuple[Any, int, int, bool]]:
     ends = []
     for writer in writers:
         if writer.window is not None:
-            # before take_rest: another thread may write until the window is closed
+            # Drop the window before ``take_rest`` reads the rest of the records: until it is
+            # dropped, another thread may write into it.
             dropped = drop(writer.window)
             ends.append(
                 (

@@ -222,8 +222,8 @@ def _import(name: str) -> None:
             raise CommandLineError(
                 f"it cannot be imported: {exc}.", where=f"--calls {name}"
             ) from exc
-        # any exception of the module's own code
         except Exception as exc:
+            # any exception of the module's own code
             raise CommandLineError(
                 f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}"
             ) from exc

@@ -388,8 +388,8 @@ class Tensors:
         self._plain = {torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)}
         try:
             self._read_in_c(engine)
-        # an unknown version of torch, or one without these symbols
         except Exception:
+            # an unknown version of torch, or one without these symbols
             dtypes = {
                 getattr(torch, name): number
                 for number, name in _DTYPES.items()

@@ -334,8 +334,9 @@ def _worker_batches(facts: Facts) -> dict[_Pass, dict[int, list[int]]]:
 def _answer_stream_twice(
     epochs: list[Epoch], batches: dict[_Pass, dict[int, list[int]]]
 ) -> Answer | str | None:
-    """Return the bug of an iterable dataset that several workers read in the same way, or why it is
-    in doubt; None if there is none. Two workers are alike if their first two batches are."""
+    """Return the bug of an iterable dataset of which several workers yield the same samples, or why
+    the bug is in doubt; None without this bug. Two workers yield the same samples if their first
+    two batches are equal."""
     if (epochs[0]["workers"] or 0) < 2:
         return (
             "The samples of an iterable data set are not asked for by number, and no two workers"

@@ -234,8 +234,8 @@ class View:
     def _attempt(self, step: Callable[[], None]) -> bool:
         try:
             step()
-        # any error: the run is worth more than its view
         except Exception as error:
+            # any error: the run is worth more than its view
             self._complain(f"--dash: the view ended: {type(error).__name__}: {error}")
             return False
         return True

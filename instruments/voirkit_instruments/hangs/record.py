@@ -412,7 +412,7 @@ class Watcher:
         finally:
             self._tid = 0
 
-    # a check
+    # one check for a hang
 
     def _pause_s(self) -> float:
         longest_s = _SELDOM_S if self._progress is not None else _SOON_S

@@ -366,8 +366,8 @@ def _operations(
 
 
 def _named_work(loader: LoaderTotals) -> dict[tuple[int, str, str], Operation]:
-    """Return the work by (level, displayed name, operation around it). All reading of a dataset is
-    one row, no matter if the loader or another dataset requested it."""
+    """Return number and time of calls by (level, displayed name, operation around it). All reading
+    of a dataset is one entry, no matter if the loader or another dataset requested it."""
     dataset_name = f"{loader.facts.get('dataset') or 'dataset'}.__getitem__"
     work: dict[tuple[int, str, str], Operation] = {}
     for (level, name, inside), operation in loader.operations.items():

@@ -31,10 +31,10 @@ _NEAR = 0.97  # share of the best rate that counts as just as good
 _IN_THREADS = 1.3
 
 # The time that torch 2.15 takes to hand a batch over: CPU time to send and to take it, and how long
-# the training waits if the worker is busy. The factors are relative to what
-# ``record.measure_handover`` measures on the same machine. Where they were determined, with 1 to 16
-# tensors of 4 bytes to 16 MB, a file of shared memory took 94 us, and writing a million bytes into
-# one 0.54 ms.
+# the training waits if the worker is busy. These factors are relative to the times that
+# ``record.measure_handover`` measures on the same machine. They were determined with 1 to 16 tensors
+# of 4 bytes to 16 MB on a machine that made a file of shared memory in 94 us, and wrote a million
+# bytes into one in 0.54 ms.
 _SEND_BATCH, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
 _TAKE_BATCH, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
 _RECEIVE_BATCH, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25

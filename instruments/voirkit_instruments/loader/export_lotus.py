@@ -75,8 +75,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     folders = _Folders(run, target)
     try:
         paths = list(_files(run, selection, folders))
-    # e.g. the disk is full: files of a part of the run must not be taken for all of it
     except BaseException:
+        # e.g. the disk is full: files of a part of the run must not be taken for all of it
         for path in folders.files:
             if os.path.lexists(path):
                 os.unlink(path)

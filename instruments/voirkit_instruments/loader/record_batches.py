@@ -199,8 +199,8 @@ class SourceArguments(dict[type, int]):
             if not facts.get("whole"):
                 facts.pop("whole", None)
             number = self._recording.arguments_of(episode, worker=worker, **facts)
-        # a class with an unusual name: its samples are recorded without the name
         except Exception:
+            # a class with an unusual name: its samples are recorded without the name
             number = 0
         self[kind] = number
         return number
@@ -430,8 +430,8 @@ class Batches:
                     state.batches_of,
                 )
                 self._recording.be_at(episode, MAIN)
-            # an iterator from before recording began, or an unknown torch
             except Exception:
+                # an iterator from before recording began, or an unknown torch
                 return 0
             state.inside, state.batch = PIN, episode.batches
             return now(), episode, before, process_time_ns()

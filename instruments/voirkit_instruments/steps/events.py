@@ -47,8 +47,8 @@ WORKERS_STOPPED = "stop"
 
 # Conditions that the patched functions check. If one is true, torch.compile is tracing the
 # function, which then behaves as without voirkit. The tracer (dynamo) takes the condition for a
-# constant, so it is in no graph and breaks none. Modules without torch among their globals have
-# torch.distributed, or keras' backend.
+# constant, so it is not in the compiled graph and does not break the graph. A condition reaches
+# torch through a global of the patched function's module: ``torch``, ``dist`` or keras' ``backend``.
 COMPILING = tuple(
     f"{torch}.{condition}()"
     for torch in ("torch", "dist.torch", "backend.torch.core.torch")

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
+from voirkit import phase_names
 from voirkit.imports import when_imported
 from voirkit.intercept import ThreadState
 from voirkit.probes.around import Around
@@ -44,7 +45,7 @@ def around_forward(recording: Recording) -> tuple[Any, Any]:
     intern, torch = recording.recorder.arguments, recording.torch
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
     loss = torch.nn.modules.loss._Loss
-    forward_name = recording.phase("compute", "forward")
+    forward_name = recording.phase("compute", phase_names.FORWARD)
     loss_name = recording.phase("compute", "loss")
     # interned name and arguments, by class name, Python module and flags
     descriptions: dict[tuple[str, str, bool, bool, bool], tuple[int, int]] = {}
@@ -94,8 +95,8 @@ def _after(
             return
         try:
             described = describe(*arguments)
-        # raised by objects of the program, or by an unknown version of torch
         except Exception as exc:
+            # raised by objects of the program, or by an unknown version of torch
             recording.failed(action, exc)
             return
         if described is not None:
@@ -174,8 +175,8 @@ def after_autocast(recording: Recording) -> Any:
 
 def around_backward(recording: Recording) -> tuple[Any, Any]:
     """Return the callbacks before and after the outermost backward pass."""
-    name = recording.phase("compute", "backward")
-    with_loss = recording.phase("compute", "backward", LOSS)
+    name = recording.phase("compute", phase_names.BACKWARD)
+    with_loss = recording.phase("compute", phase_names.BACKWARD, LOSS)
     return recording.hot.enter(IN_BACKWARD), recording.hot.leave_backward(name, with_loss)
 
 
@@ -282,7 +283,7 @@ class TransferRecording:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._torch = recording.torch
-        self._name = recording.phase("device", "transfer", "bytes")
+        self._name = recording.phase("device", phase_names.TRANSFER, "bytes")
         self._directions: dict[tuple[Any, Any], int] = {}
 
     def method(self, name: str) -> Any:

@@ -238,8 +238,8 @@ class DeviceTimes:
             open_spans.append(
                 None if self._cuda.is_current_stream_capturing() else self._start_span()
             )
-        # an earlier kernel of the program failed: the program gets this error itself
         except Exception:
+            # an earlier kernel of the program failed: the program gets this error itself
             open_spans.append(None)
 
     def _start_span(self) -> Span:

@@ -106,7 +106,7 @@ class TrainingValues:
         self._events: StepEvents | None = None
         self._loop = _Loop()
         self._steps = 0
-        # weak reference to the scaled loss of a GradScaler, the loss before, and its divisor
+        # weak reference to a loss scaled by a GradScaler; the unscaled loss; the divisor of the loss
         self._scaled: tuple[Any, Any, float | None] | None = None
         self._given: set[str] = set()  # names whose value has been given, if it is given only once
         self._seen = IdentityMap()  # loaders and optimizers that have been given

@@ -113,15 +113,15 @@ reported: set[str] = set()
 
 
 def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
-    """Report the edges of phases from now on. Each factory is called with a phase's name and
-    returns the callback for its start or its end."""
+    """Report the edges of phases, which are their starts and ends, from now on. Each factory is
+    called with a phase's name and returns the callback for its start or its end."""
     for phase, edge in _edges.items():
         edge[:] = make_entry(phase), make_exit(phase)
     recording.report_imports(*_edges[IMPORT])
 
 
 def report_to_tracer() -> None:
-    """Report edges to a tracer, by calls that it sees."""
+    """Report the starts and ends of phases to a tracer of system calls, by calls of ``access``."""
     reported.add(TRACER)
 
     def access(edge: str) -> Edge:

@@ -124,7 +124,8 @@ class _Parameter:
         self.zeroed = 0
         self.data = 0 if norm == 0 else sign * _number(self.digest)
         self.grad: int | None = None
-        # the fields of the last line of each stage: TrainCheck reads each stage by itself
+        # The fields of the last line written in each stage. A line is written only if its fields
+        # differ from those in the same stage, because TrainCheck reads each stage by itself.
         self.written: dict[str, tuple[str, ...]] = {}
 
     def now(self) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class Arrivals:
 
     @property
     def loss(self) -> Losses:
-        """The given losses, or those of the recorder if none was given."""
+        """The losses that the voirfile gave; without any, those that the steps instrument recorded."""
         return self._given_losses if self._given["loss"] else self._seen_losses
 
     def on_event(self, event: dict[str, Any]) -> None:

@@ -456,7 +456,8 @@ def _operator_hint(last: str, text: str) -> str:
 
 
 def _check_operator(text: str, last: str, needs_name: bool) -> tuple[str, str]:
-    """Return the problem with an operator, and a hint; both empty if it is between two names."""
+    """Return the problem with an operator and a hint; both are empty if it correctly stands
+    between two names."""
     if text in BETWEEN:
         if not needs_name:
             return "", ""
