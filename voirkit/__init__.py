@@ -257,9 +257,9 @@ def _iterate(
                     length = max(count, _length(iterable) or 0)
                 give(progress=(count, length))
     finally:
-        # No ContextVar token: loops may end in another order than they began (zip of two), or in
-        # another thread (garbage collection). There reset() raises, or restores the task of a loop
-        # that has ended.
+        # No ContextVar token: loops may end in another order than they began (two loops in a zip),
+        # or in another thread (garbage collection). In these cases reset() raises, or restores the
+        # task of a loop that has ended.
         if give.inherited.get() is layer:
             give.inherited.set(below)
         else:

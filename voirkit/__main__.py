@@ -10,7 +10,7 @@ _here = (
 sys.path[: len(_here)] = []
 
 from voirkit.cli import main  # noqa: E402  # after the folder was removed from sys.path
-from voirkit.commands import run as _run  # noqa: E402, F401  # imports all modules a run needs
+from voirkit.commands import run as _run  # noqa: E402, F401  # all modules a run needs
 
 sys.path[:0] = _here
 sys.exit(main())

@@ -115,7 +115,7 @@ class _Mark(Enum):
 
 
 _make_mark: Any = _Mark
-# kinds and types of the arguments of records
+# kinds of the arguments of records, and types of their values
 TagType = _make_mark("TagType", {"KEY": 0, "VALUE": 1, "IGNORE": 2}, module=__name__)
 TagDType = _make_mark("TagDType", {"INT": 0, "FLOAT": 1, "STRING": 2}, module=__name__)
 EntityStore = IntEnum(
@@ -258,7 +258,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# the two classes
+# DFTracer's two classes, ``dft_fn`` and ``dftracer``
 
 
 _MAGIC = ("epoch", "step", "image_idx", "image_size")
@@ -295,7 +295,7 @@ class dft_fn(Node):
         self._switch = (0, bool(enable))
         self._begun = [recorder.now(), False]  # start time, and True once it has been recorded
 
-    # between calls, and as a context manager
+    # spans of ``with`` blocks, and from ``reset`` to ``flush``
 
     def __enter__(self) -> dft_fn:
         push_open(self, [recorder.now(), False])
@@ -314,7 +314,7 @@ class dft_fn(Node):
         self._write(opened[0])
         return self
 
-    def reset(self) -> dft_fn:  # type: ignore[override]  # as DFTracer's does
+    def reset(self) -> dft_fn:  # type: ignore[override]  # DFTracer's signature
         """Restart the time from now; returns the object."""
         opened = last_open(self) or self._begun
         opened[:] = (recorder.now(), False)
@@ -326,7 +326,7 @@ class dft_fn(Node):
     def _write(self, start_ns: int) -> None:
         self.record(start_ns, recorder.now())
 
-    # functions
+    # spans of functions and of loops
 
     def log(self, func: Callable[..., Any] | None = None, name: str | None = None) -> Any:
         """Decorate a function: ``@fn.log``, ``@fn.log()`` or ``@fn.log(name=...)``.
@@ -368,7 +368,7 @@ class dft_fn(Node):
         if self.is_on():
             _mark(key, value)
 
-    # entities that the recorded work uses
+    # relations to entities: the data that the recorded work reads or makes
 
     def relate(self, relation: Any, entity: int) -> dft_fn:
         """Name a declared entity in an argument of the records, which has the name of the relation;
@@ -470,7 +470,7 @@ def _of_object(thing: Any) -> dict[str, Any]:
     for name in _MAGIC:
         try:
             value = getattr(thing, name, None)
-        except Exception:  # raised by a property of the program
+        except Exception:  # a property of the program may raise anything
             continue
         if type(value) in PLAIN and value is not None:
             values[name] = real(value) if name == "image_size" else value
@@ -549,7 +549,7 @@ class dftracer:
                     f" {self._folder} --format pfw -o {target}"
                 )
                 return
-        # child processes that still run may have records in the folder
+        # kept if other processes have records in it: child processes may still run
         if not completion.has_segments_of_others(self._folder):
             completion.discard(self._folder)
 

@@ -77,9 +77,9 @@ class EngineError(VoirkitError):
     """The engine that computes the parts of a run (``--engine``) has failed."""
 
 
-# Names come from programs, logs and other people's runs. A terminal would obey escape sequences in
-# them, which set the window's title or the clipboard, or change text that was shown before.
-# Bidirectional marks in them would show the text in another order.
+# Characters that ``visible`` escapes. Texts come from programs, logs and other people's runs. A
+# terminal would obey escape sequences in them, which can set the window's title or the clipboard,
+# or change what was shown before. Bidirectional marks would show the text in another order.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
@@ -99,7 +99,7 @@ def tell(text: str) -> None:
         try:
             print(f"voirkit: {visible(text)}", file=sys.stderr)
         except (OSError, ValueError):
-            pass  # stderr is closed, or its disk full: the summary has what matters
+            pass  # stderr is closed, or its disk is full: the summary has what matters
 
 
 def say_as_it_is(text: str) -> None:
@@ -109,7 +109,7 @@ def say_as_it_is(text: str) -> None:
             encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
             sys.stderr.write(text.encode(encoding, PLAIN).decode(encoding))
         except (OSError, ValueError):
-            pass  # stderr is closed, or its disk full
+            pass  # stderr is closed, or its disk is full
 
 
 # The codec error handler for characters that an encoding lacks: characters that voirkit draws with
@@ -193,8 +193,8 @@ class PartFailures:
     """The parts of a report that failed, grouped by reason."""
 
     def __init__(self) -> None:
-        # In the order of the failures. A damaged trace makes every part fail that reads it, for one
-        # reason: this is reported in one line.
+        # Reason -> the parts that failed for it, in the order of the failures. A damaged trace
+        # makes all parts that read it fail for one reason, which is then reported in one line.
         self.parts_by_reason: dict[str, list[str]] = {}
 
     def attempt(self, part: str, compute: Callable[[], T], default: T) -> T:
@@ -252,4 +252,4 @@ def reason(exc: Exception) -> str:
     return f"{kind}: {message}" if message else kind
 
 
-_LONGEST = 200  # characters: DuckDB's errors may hold a whole query
+_LONGEST = 200  # maximum characters of a reason: DuckDB's errors may hold a whole query

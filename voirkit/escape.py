@@ -136,7 +136,7 @@ class Decoder:
                 if part:
                     pieces.append((False, part))
             elif len(part) % 2:
-                # an odd number of digits: a sequence of another program
+                # an odd number of digits: another program's sequence, passed on as it came
                 pieces.append((False, b"\x1b[" + part + b"z"))
             else:
                 pieces.append((True, unhexlify(part.translate(_FROM_WIRE))))

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 FOLDER = "VOIRKIT_FOLLOW"
-# files in the folder: voirkit's options for each run; the directory of the first run, if given
+# names of files in the folder: one holds voirkit's options for each run, the other the directory of
+# the first run, if the user gave one
 OPTIONS, RUN_DIR = "options", "run-dir"
 NOTE = "python-"  # prefix of the files that each describe a python process
 END = "\0"  # terminates each word in a file; no command line can contain it
@@ -38,7 +39,7 @@ def follow(folder: str) -> None:
     python = read(sys.orig_argv)
     becomes = how(python, sys.stdlib_module_names)
     if becomes == "run" and python.kind == "script" and not os.path.exists(python.name):
-        becomes = "plain"  # python's own message about the missing file is best
+        becomes = "plain"  # the file is missing: python's own message is best
     try:
         options = words_in(os.path.join(folder, OPTIONS)) if becomes == "run" else []
         run_dir_words = words_in(os.path.join(folder, RUN_DIR)) if becomes == "run" else []
@@ -158,7 +159,7 @@ class TakingPart:
 _AWAITED = ("torch", "dftracer", "voir")
 _value = os.environ.get(FOLDER, "")
 if os.path.isdir(_value):
-    if is_own(_value):  # the folder decides with which options voirkit is run
+    if is_own(_value):  # not another user's, which could choose voirkit's options
         follow(_value)
     else:
         del os.environ[FOLDER]

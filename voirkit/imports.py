@@ -62,7 +62,7 @@ class Watcher:
 # the function with which python's own loaders execute code
 _run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]
 _watchers: dict[str, list[Watcher]] = {}
-_below: dict[str, list[Watcher]] = {}  # watchers of whole packages, by the top-level name
+_below: dict[str, list[Watcher]] = {}  # watchers of whole packages, by top-level name
 
 
 def watch(name: str, watcher: Watcher) -> None:
@@ -151,7 +151,7 @@ class _Loader:
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)  # type: ignore[no-any-return]  # as a loader's
+        return self._loader.create_module(spec)  # type: ignore[no-any-return]  # loader is Any
 
     def get_code(self, name: str) -> CodeType | None:
         """Return a module's code.
@@ -195,12 +195,13 @@ def as_importlib(code: CodeType) -> CodeType:
     line = max(line for _, _, line in python_own.co_lines() if line is not None)
     size = len(code.co_code)
     if sys.version_info >= (3, 11):
-        # an entry for each 8 instructions: kind "no columns" (13), the line number advances by 0
+        # The table of line numbers has an entry for each 8 instructions: of kind "no columns" (13),
+        # and with a line number that advances by 0.
         n_instructions = size // 2
         lengths = [min(8, n_instructions - start) for start in range(0, n_instructions, 8)]
         entries = [(0x80 | 13 << 3 | length - 1, 0) for length in lengths]
     else:
-        # an entry for each 254 bytes: the line number advances by 0
+        # The table has an entry for each 254 bytes, with a line number that advances by 0.
         entries = [(min(254, size - start), 0) for start in range(0, size, 254)]
     table = b"".join(map(bytes, entries))
     return code.replace(co_filename=python_own.co_filename, co_firstlineno=line, co_linetable=table)
@@ -244,7 +245,7 @@ class _Finder:
                 spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     if hasattr(spec.loader, "exec_module"):
-                        loader: Any = _Loader(spec.loader, spec)  # has a loader's methods
+                        loader: Any = _Loader(spec.loader, spec)  # Any: not a subclass of Loader
                         spec.loader = loader
                     return spec
         return None
@@ -269,7 +270,7 @@ class quiet:
 
     def __enter__(self) -> None:
         filters: Any = warnings.filters
-        self._filters = filters  # another thread may replace warnings.filters meanwhile
+        self._filters = filters  # kept: another thread may replace warnings.filters meanwhile
         self._filters.insert(0, self._filter)
 
     def __exit__(self, *raised: object) -> None:

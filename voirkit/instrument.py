@@ -80,7 +80,7 @@ class Option:
                 {"nargs": "?"} if const is not None else {"action": "append"} if repeatable else {}
             )
         self._settings = settings
-        # see voirkit.options.argv
+        # attributes of the argparse action that voirkit.options.argv reads
         self._attributes = {"is_script": is_script, "asks_for_help": answers}
 
     @property
@@ -119,8 +119,8 @@ def _printing(reference: str) -> type:
     return Printing
 
 
-# types of option values: each function here reads a value, or returns a reader, a function that
-# reads a value; the text of its ValueError says what would be right
+# types of option values: each function below either reads a value, or returns a reader, a function
+# that reads a value. The text of the ValueError that a reader raises says what would be right.
 
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DURATIONS = "a number with ms, s, m or h (250ms, 30s, 5m, 1.5h), or seconds without a unit"
@@ -446,7 +446,7 @@ def parametrized(
         InstrumentError: The option has no dashes, or the instrument cannot be called.
     """
     place = _check_option(option, "parametrized")
-    if isinstance(type, str):  # called with positional (option, type, help, default)
+    if isinstance(type, str):  # called with (option, type, help, default) by position
         instrument, type, help, default = None, instrument, type, default if help is None else help
     elif isinstance(instrument, _class):
         instrument, type = None, instrument
@@ -568,7 +568,7 @@ def _as_called(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return f"{name}({', '.join([*map(short, args), *(f'{key}={short(value)}' for key, value in kwargs.items())])})"
 
 
-_class = type  # `parametrized` has an argument of that name
+_class = type  # `parametrized` has an argument named `type`
 
 
 def _phases_of(result: Any) -> Phases:
@@ -598,7 +598,8 @@ def _annotation(fn: Recording, parameter: str, place: str) -> Any:
     """Return the dataclass with which a parameter is annotated."""
     annotation = _annotations(fn).get(parameter)
     annotation = getattr(annotation, "__forward_arg__", annotation)
-    # text: because of `from __future__ import annotations`, or a name that is not defined
+    # The annotation is text if the module has `from __future__ import annotations`, or if it uses a
+    # name that is not defined.
     if isinstance(annotation, str):
         try:
             annotation = eval(annotation, getattr(fn, "__globals__", {}))

@@ -10,7 +10,7 @@ frame from their tracebacks.
 from __future__ import annotations
 
 import gc
-from _thread import _local  # threading's, which is imported where the program imports it
+from _thread import _local  # threading.local, without importing threading before the program does
 
 from voirkit.imports import when_imported
 
@@ -53,7 +53,7 @@ class Patches:
         self._wrapped: dict[tuple[Any, str], tuple[Any, Any]] = {}
         self._around: dict[str, tuple[FunctionType, Around]] = {}
         self._arounds: list[Around] = []
-        # by full name of each patch: the problem with it; empty if there is none
+        # full name of each patch -> the problem with the patch; empty if there is no problem
         self.table: dict[str, str] = {}
         self._is_over = False
 
@@ -97,7 +97,7 @@ class Patches:
         except NoSource as exc:
             self.table[name] = str(exc)
             return False
-        except Exception as exc:  # source unlike that of any version of python or torch
+        except Exception as exc:  # the source is unlike that of any known version
             self.table[name] = f"cannot be compiled again ({type(exc).__name__})"
             return False
         if weave.code_of(function) is not code:
@@ -159,7 +159,7 @@ class Patches:
         original = vars(owner).get(name)
         if not callable(original):
             return False
-        from wrapt import FunctionWrapper  # here, since importing it takes 70 ms of CPU time
+        from wrapt import FunctionWrapper  # imported only here: it takes 70 ms of CPU time
 
         return self.put(owner, name, FunctionWrapper(original, wrapper), parameters)
 
@@ -236,7 +236,7 @@ def _unknown(function: Any, parameters: Sequence[str]) -> list[str]:
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     code = getattr(function, "__code__", None)
-    if code is None or code.co_flags & 0x08:  # CO_VARKEYWORDS
+    if code is None or code.co_flags & 0x08:  # CO_VARKEYWORDS: it takes any keyword
         return []
     return [name for name in parameters if name not in code.co_varnames]
 

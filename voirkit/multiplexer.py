@@ -24,8 +24,8 @@ from voirkit.escape import Decoder
 
 Record = dict[str, Any]
 
-# The capacity of a pipe on Linux. One read takes no more, so that a chatty process cannot starve
-# the others.
+# The capacity of a pipe on Linux. One read takes no more than that, so that a process that prints a
+# lot cannot keep the others waiting.
 _READ_BYTES = 1 << 16
 _TICK_S = 0.05
 
@@ -81,7 +81,7 @@ class Stream:
         self.deserializer = deserializer
         self.smuggled = smuggled
         self._decoder = None if smuggled is None else Decoder()
-        self._unfinished: list[bytes] = []  # the pieces of a line without its newline yet
+        self._unfinished: list[bytes] = []  # pieces of a line whose newline has not come yet
 
     def lines(self, chunk: bytes) -> Iterator[tuple[Stream, bytes]]:
         """Yield each line that this chunk completes, with its stream, in order of completion."""
@@ -233,8 +233,8 @@ class Multiplexer:
         if self._selector.get_map() is None:
             raise ValueError("this multiplexer is closed; make a new one")
         info = {} if info is None else info
-        # Before the process is started: a constructor that rejects the info must not leave a
-        # process behind.
+        # The entry is made before the process is started: a constructor that rejects the info must
+        # not leave a process behind.
         data = {"command": argv, "time": time.time()}
         start_entry = self.constructor(event="start", data=data, **info)
         environment = dict(os.environ if env is None else env)
@@ -336,9 +336,9 @@ class Multiplexer:
         self.close()
 
     def __del__(self) -> None:
-        # After `for entry in run(...): break` nothing else can close the pipes.  A copy in a forked
-        # child must not: it shares the epoll instance, and unregistering there would stop all
-        # events of the parent.
+        # After `for entry in run(...): break` nothing else can close the pipes. A copy of this
+        # object in a forked child must not close them: it shares the epoll instance, and
+        # unregistering there would stop all events of the parent.
         if getattr(self, "_pid", None) == os.getpid():
             self.close()
 

@@ -100,7 +100,7 @@ def run_cell(shell: InteractiveShell, words: list[str], text: str) -> FinishedRu
         overseer.adopt(instruments, BUILT_IN if distribution == "voirkit" else PLUGIN)
     try:
         overseer([*words, "--quiet", cell.name])
-    except BaseException as exc:  # the cell's own errors
+    except BaseException as exc:  # among others, the errors of the cell's own code
         own_tb = cell.own_part(exc.__traceback__)
         if own_tb is not None:
             _show_from(shell, exc, own_tb)
@@ -163,7 +163,7 @@ def voirkit_magic(line: str, cell: str | None = None) -> None:
     try:
         words = shlex.split(line)
         _refuse_subcommand(words)
-        # quiet, because the report is shown below
+        # quiet, because ``_show`` shows the report below
         run = launch(words, is_quiet=True) if cell is None else run_cell(shell, words, cell)
     except VoirkitError as exc:
         raise UsageError(str(exc)) from None

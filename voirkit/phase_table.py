@@ -66,8 +66,8 @@ class Phase:
 
 
 # Every table, chart and export lists the phases in this order. The phases are exclusive, and their
-# shares of a step sum to 1. ``other`` is the time that is in no other phase, and ``rest`` the part
-# of ``other`` that is in none of its named parts.
+# shares of a step sum to 1. ``other`` is the time of a step that is in none of the other phases;
+# ``rest`` is the time in ``other`` that is in none of the other parts of ``other``.
 TABLE = (
     Phase(
         phase_names.WAIT,
@@ -189,7 +189,7 @@ PHASES = tuple(phase.name for phase in TABLE if phase.parent is None)
 PARTS = tuple(phase.name for phase in TABLE if phase.parent == "other")
 COMPUTE = tuple(name for name in PHASES if BY_NAME[name].verdict == "compute-bound")
 
-# The columns of a table of steps: all phases, with ``other`` replaced by its parts.
+# The columns of a table of steps: all phases, with ``other`` replaced by the parts of ``other``.
 COLUMNS = (*PHASES[:-1], *PARTS)
 COLUMN = {name: index for index, name in enumerate(COLUMNS)}
 _PHASE_OF_SPAN = {span: phase.name for phase in TABLE for span in phase.spans}

@@ -40,12 +40,12 @@ class Phase:
     """A named part of a run."""
 
     def __init__(self, name: str, status: Status = "pending") -> None:
-        self.name = name  # name of the phase
+        self.name = name  # instruments find the phase as ``ov.phases.<name>``
         # ``"pending"``, then ``"running"`` while the generators that waited for the phase are
         # resumed, then ``"done"``
         self.status: Status = status
-        self.value: Any = None  # the result of the phase; None until it has ended
-        self.exception: BaseException | None = None  # the exception that ended it, if it failed
+        self.value: Any = None  # the result of the phase; None until the phase has ended
+        self.exception: BaseException | None = None  # the exception that ended the phase, if any
 
     @property
     def pending(self) -> bool:
@@ -100,7 +100,7 @@ class PhaseSequence:
     def __iter__(self) -> Iterator[Phase]:
         return iter(self._sequence)
 
-    if TYPE_CHECKING:  # the phases are attributes
+    if TYPE_CHECKING:  # tells type checkers that each phase is an attribute
 
         def __getattr__(self, name: str) -> Phase: ...
 
@@ -109,7 +109,7 @@ class NotAPhase(TypeError):
     """An instrument yielded something that is not a phase of its overseer."""
 
 
-_order = count()  # ties in priority are broken by the order of require()
+_order = count()  # numbers the calls of require(); breaks ties in priority
 
 
 class SharedState:
@@ -122,7 +122,7 @@ class SharedState:
         objects: dict[type, Any] = self.__dict__.setdefault("_shared", {})
         if kind not in objects:
             objects[kind] = kind(*args)
-        return objects[kind]  # type: ignore[no-any-return]  # it is of that type
+        return objects[kind]  # type: ignore[no-any-return]  # the object is an instance of ``kind``
 
 
 class BaseOverseer(SharedState):
@@ -151,16 +151,16 @@ class BaseOverseer(SharedState):
         self.handler_kwargs = kwargs or {}
         self.status = "init"
         self._to_require: list[Instrument] = []
-        # For each phase, the generators that wait for it: a sorted list of (-priority, order of
-        # require, generator, whether exceptions are thrown into the generator).
+        # For each phase, the generators that wait for the phase: a sorted list of (-priority,
+        # number of the require() call, generator, whether exceptions are thrown into it).
         self._plan: dict[Phase, list[tuple[float, int, Waiting, bool]]] = {
             phase: [] for phase in self.phases
         }
-        # order of require -> the instrument, to name it in errors
+        # number of the require() call -> the required instrument, to name it in errors
         self._names: dict[int, Instrument] = {}
-        self.current: Instrument | None = None  # the instrument that runs right now
+        self.current: Instrument | None = None  # the instrument whose code runs right now
 
-    # what instruments call
+    # Methods that instruments call
 
     def require(self, *instruments: Instrument) -> Any:
         """Add instruments to the run; the same callable is added only once.
@@ -190,7 +190,7 @@ class BaseOverseer(SharedState):
             raise TypeError(f"abort takes an exception, not {type(exc).__name__}")
         raise OverseerAbort(exc)
 
-    # what a subclass may replace
+    # Methods that a subclass may override
 
     def _run(self, *args: Any, **kwargs: Any) -> None:
         """Go through the phases."""
@@ -205,7 +205,7 @@ class BaseOverseer(SharedState):
     def _finish(self) -> None:
         """Called at the end, however the run ended."""
 
-    # running
+    # Running the phases and resuming the generators
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         """Run the program. An overseer can run only once."""
@@ -214,7 +214,7 @@ class BaseOverseer(SharedState):
             self._run(*args, **kwargs)
         except StopProgram as stop:
             self._on_stop(*stop.args)
-        except BaseException as exc:  # raised again
+        except BaseException as exc:  # any exception that ended the run; it is raised again
             self._on_error(exc)
             raise
         finally:
@@ -244,12 +244,13 @@ class BaseOverseer(SharedState):
             yield set_value
         except OverseerAbort as abort:
             failure = abort.args[0]
-        except BaseException as exc:  # an exception of the program, passed to instruments
+        except BaseException as exc:  # any exception of the program; it is thrown into instruments
             failure = exc
         phase.status, phase.value, phase.exception = "running", value, failure
         waiting = self._plan[phase]
         try:
-            while waiting:  # a resumed generator may require instruments, so the list may grow
+            # a resumed generator may require instruments, so the list may grow in the loop
+            while waiting:
                 _, order, generator, throw = waiting.pop(0)
                 self._resume(order, generator, phase, throw)
             phase.status = "done"
@@ -330,7 +331,7 @@ class BaseOverseer(SharedState):
                 return None
             raise
         except BaseException as exc:
-            # letting the program's exception through is not a fault of the instrument
+            # if the generator lets the program's exception through, the instrument has not failed
             if exc is not phase.exception:
                 self._on_instrument_error(exc)
             return None
@@ -341,8 +342,8 @@ class BaseOverseer(SharedState):
             try:
                 generator.close()
             except (StopProgram, OverseerAbort):
-                pass  # the program has ended already
-            except Exception as exc:  # an instrument's own code
+                pass  # the program has ended already, so that there is nothing to stop
+            except Exception as exc:  # the instrument's code may raise anything
                 self._on_instrument_error(exc)
         for waiting in self._plan.values():
             waiting.clear()
@@ -368,7 +369,7 @@ class BaseOverseer(SharedState):
                     generator.throw(StopProgram(value))
                 except (StopProgram, StopIteration):
                     pass
-                except BaseException as exc:  # an instrument's own code
+                except BaseException as exc:  # the instrument's code may raise anything
                     self._on_instrument_error(exc)
 
 
@@ -419,7 +420,7 @@ class GivenOverseer(BaseOverseer):
         with self._lock:
             if global_context.get():
                 give(**data)
-            else:  # another thread: its context is empty
+            else:  # in another thread, whose context variables are empty
                 given._push(data)
 
     def queue(self, **data: Any) -> None:

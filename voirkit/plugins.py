@@ -124,11 +124,12 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
             yield name.strip(), reference.split("[")[0].strip()
 
 
-# Modules under other names. The finder comes last in ``sys.meta_path``, and finds only the listed
-# modules: every module that python finds elsewhere comes first.
+# Aliases: voirkit's modules under the names of packages that are not installed. The finders are
+# last in ``sys.meta_path`` and find only the listed modules, so that a module which python finds
+# elsewhere takes precedence.
 
 ALIASES = "voirkit.aliases"
-VERSION = "2.2.0"  # version of DFTracer that has these names
+VERSION = "2.2.0"  # the version of DFTracer that has the names in ``voirkit.dftracer``
 _OFFER = "voirkit.plugins:install_aliases"
 _DFTRACER = "voirkit.dftracer"
 # The modules of DFTracer 2.x, and of 1.0.x, where `dftracer.logger` was a package.
@@ -164,8 +165,8 @@ class _DFTracerLoader:
             module.__dict__["__version__"] = VERSION
             inherit.state.main_needs_offers = True
             return
-        # Submodules first: python sets each one as an attribute of its package, and the submodule
-        # `ai` would replace voirkit's name `ai`.
+        # Submodules are imported before the names are set: python sets each submodule as an
+        # attribute of its package, so that the submodule `ai` would replace voirkit's name `ai`.
         for below in sorted(_DFTRACER_MODULES):
             if below.rpartition(".")[0] == name:
                 import_module(below)
@@ -196,7 +197,8 @@ class _TableLoader:
         inherit.state.main_needs_offers = True
         homes = self._homes
         if isinstance(homes, str):
-            # the import system returns the module that is in sys.modules
+            # the import system returns the entry of sys.modules, not the module passed to this
+            # method
             sys.modules[module.__name__] = import_module(homes)
             return
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 # With ``python -c``, ``sys.path[0]`` is the current folder, which may contain e.g. a numpy.py of
-# the user. This program replaces it with the folder of voirkit_instruments.
+# the user. The program below replaces this entry with the folder of voirkit_instruments.
 _PYTHON = """
 import os, sys
 if os.fork():
@@ -57,8 +57,8 @@ class RunReader:
             for key, value in os.environ.items()
             if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")
         }
-        # The process multiplies no matrices: numpy's library would start a thread for each
-        # processor.
+        # One thread is enough, because the process multiplies no matrices. By default numpy's
+        # library would start a thread for each processor.
         environment.update(
             dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         )
@@ -148,8 +148,8 @@ class RunReader:
         own."""
         if self._is_there():
             try:
-                # this ends its standard input, even if forked children of the program hold the
-                # descriptor
+                # ends the standard input of the process, even if forked children of the program
+                # still hold the descriptor
                 self._socket.shutdown(socket.SHUT_WR)
             except OSError:
                 pass  # the process has ended
@@ -172,7 +172,8 @@ class RunReader:
         return str(lines[-1]) if lines else "no reason is known"
 
 
-LAST_S = 5.0  # how long the end of a run waits for the current call of ``act``: a driver may hang
+# longest time that the end of a run waits for the current call of ``act``: a driver may hang
+LAST_S = 5.0
 
 
 class PeriodicThread:
@@ -240,7 +241,7 @@ class PeriodicThread:
         try:
             self.at_work.release()
         except RuntimeError:
-            pass  # the lock could not be acquired before the fork
+            pass  # the lock is not held: it could not be acquired before the fork
 
     def _in_child(self) -> None:
         self.at_work, self._is_over = threading.RLock(), True
@@ -258,7 +259,7 @@ class PeriodicThread:
         try:
             with self.at_work:
                 self.act()
-        except Exception as exc:  # any error of the system: the program must continue
+        except Exception as exc:  # whatever error the system returns, the program must continue
             self.failed = True
             self._warn(f"{self._name}: {self._consequence} ({type(exc).__name__}: {exc}).")
         self.cost_s += time.thread_time() - start_s

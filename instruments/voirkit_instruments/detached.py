@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 _ENDS_S, _READY_S = 10.0, 30.0
 YAMA = "/proc/sys/kernel/yama/ptrace_scope"
-ANYBODY = -1  # for `let_trace`
+ANYBODY = -1  # argument of `let_trace`: any process may trace this one
 _SET_PTRACER = 0x59616D61
 # A shell that starts the program in the background and ends; only the shell has to be waited for.
 _LEAVE = 'output=$1; shift; "$@" >"$output" 2>&1 </dev/null & echo $!'
@@ -28,8 +28,8 @@ class DetachedProcess(NamedTuple):
     """A program that runs beside this process, and is not its child."""
 
     pid: int
-    # start time in the kernel's ticks, which distinguishes the process from a later one with its
-    # pid
+    # start time in the kernel's ticks, which distinguishes the process from a later process with
+    # the same pid
     start_ticks: int
     output: str  # the file with the program's output
 
@@ -50,7 +50,7 @@ class DetachedProcess(NamedTuple):
             try:
                 signal.pidfd_send_signal(handle, signal_number)
             except ProcessLookupError:
-                pass  # it has ended
+                pass  # the process has ended
             finally:
                 os.close(handle)
 
@@ -95,11 +95,11 @@ class Attached(NamedTuple):
 
     tool: str  # name of the profiler or tracer
     process: DetachedProcess
-    version: str = ""  # version of the tool, if it has one of its own
+    version: str = ""  # version of the tool; empty if it has none of its own
     program: str = ""
     rate_hz: int = 0  # of a profiler: samples per second
     log: str = ""  # of a tracer: the file that it writes
-    # of a tracer: how far its figures can be trusted, by column
+    # of a tracer: how far its values can be trusted, by column
     trusted: Mapping[str, str] = MappingProxyType({})
 
 
@@ -124,7 +124,7 @@ def start_detached(
     stat = _stat(pid)
     process = DetachedProcess(pid, stat.start_ticks, output)
     if stat.parent == os.getpid():
-        # SIGTERM: the shell lets the program ignore SIGINT until it sets a handler of its own
+        # Not SIGINT: the shell makes the program ignore it until the program sets its own handler.
         process.interrupt(signal.SIGTERM)
         if not process.has_ended(_ENDS_S):
             process.interrupt(signal.SIGKILL)
@@ -198,7 +198,7 @@ def attach_program(
                 process.interrupt()
                 raise refuse(process.read_output())
     except OSError as exc:
-        # e.g. a kernel, or a container, without file descriptors of processes
+        # e.g. the kernel or the container has no file descriptors of processes (pidfd)
         raise CannotAttach(f"{exc}.") from None
     return process
 
@@ -210,7 +210,7 @@ def first_line(output: str) -> str:
     )
 
 
-# being traced
+# Tracing of this process by another one
 
 
 def let_trace(pid: int) -> None:
@@ -223,7 +223,7 @@ def let_trace(pid: int) -> None:
     try:
         ctypes.CDLL(None).prctl(_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
     except (OSError, AttributeError):
-        pass  # the tracer itself reports what it is not allowed to do
+        pass  # no permission is given; the tracer itself reports what it is not allowed to do
 
 
 def tracer_pid() -> int:
@@ -243,12 +243,12 @@ def has_proc() -> bool:
 
 class _Stat(NamedTuple):
     parent: int = 0
-    ticks: int = 0  # of CPU time
+    ticks: int = 0  # CPU time used, in the kernel's ticks
     start_ticks: int = 0
 
 
 def _stat(pid: int) -> _Stat:
-    """Read the kernel's figures of a process (``/proc/PID/stat``); zeros if the process is gone."""
+    """Read the kernel's data on a process (``/proc/PID/stat``); zeros if the process is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             _, _, fields = file.read().rpartition(")")

@@ -38,7 +38,7 @@ class Guard:
                 return
             try:
                 function(*arguments)
-            except Exception as exc:  # the instrument fails, not the program
+            except Exception as exc:  # an error of the instrument must not stop the program
                 if is_from_handler(exc):
                     raise
                 self.is_off = True

@@ -74,7 +74,8 @@ class LoaderNumbers:
     def __init__(self) -> None:
         self._loaders = Ordinals()
         self._episodes = count()
-        self._begun = IdentityMap()  # by iterator: an episode that ``episode`` has not returned yet
+        # by iterator: the number of its newest episode; None once ``episode`` has returned it
+        self._begun = IdentityMap()
 
     def loader(self, loader: object) -> int:
         return self._loaders.of(loader)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_MODULES = 50_000
-_DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # of timm and torchvision
+_DROPS = ("DropPath", "StochasticDepth", "DropBlock2d")  # class names in timm and torchvision
 
 
 def modules(module: Any) -> list[tuple[str, Any]]:

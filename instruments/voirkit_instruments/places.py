@@ -147,7 +147,7 @@ def _names_of_distribution(metadata: str) -> set[str]:
         if origin.get("dir_info", {}).get("editable"):
             return set()
     except (ValueError, AttributeError):
-        pass  # unknown content
+        pass  # in an unknown form: not taken for an editable install
     lines = file_text(os.path.join(metadata, "RECORD")).splitlines()
     if lines:
         return {line.partition(",")[0].partition("/")[0] for line in lines}

@@ -1,5 +1,6 @@
-"""The common part of ``--tensorboard``, ``--mlflow`` and ``--wandb``: sends a run's figures to an
-experiment tracker during the run, and its results at the end.
+"""The common part of ``--tensorboard``, ``--mlflow`` and ``--wandb``: sends a run's figures (rates,
+step time, shares of phases, loss, use of the machine) to an experiment tracker during the run, and
+its results at the end.
 
 Another process (``background``) reads the run directory once a second as ``voirkit watch`` does,
 computes figures from it, and calls the tracker's library. So in the program's process voirkit never
@@ -32,13 +33,13 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase
     from voirkit.runner.overseer import Overseer
 
-PREFIX = "voirkit/"  # begins every figure's name, also in a tracker's run that voirkit began
+PREFIX = "voirkit/"  # begins every figure's name, even in a tracker's run that voirkit itself began
 EVERY_S = 1.0
-_MOST_LOSSES = 64  # losses that are written after the run
-COMPLETES_S = 60.0  # longest wait for the tracker at the end of a run: a server may not answer
+_MOST_LOSSES = 64  # of a longer loss curve, 64 to 127 losses are written after the run
+COMPLETES_S = 60.0  # longest wait at the end of a run: a tracker's server may not answer
 
 
-# in the program's process
+# functions that run in the program's process
 
 
 def check_installed(package: str, flag: str) -> None:
@@ -164,12 +165,13 @@ def track(
         if recorder is not None:
             recorder.timed(0, int(link.cost_s * 1e9), "instruments")
             used_s = reader.cpu_s()
-            start_s = start_s or used_s  # the writer has not written its first figures yet
+            # 0: the writer has not written its first figures yet, so all its time is start-up
+            start_s = start_s or used_s
             recorder.timed(0, int(start_s * 1e9), "start")
             recorder.timed(0, int((used_s - start_s) * 1e9), "processes")
 
 
-# in the writer process
+# classes and functions that run in the writer process
 
 
 class Tracker:
@@ -285,7 +287,7 @@ class _Program:
                 break
             try:
                 data = os.read(self._fd, 1 << 16)
-            except ConnectionError:  # the program was killed before it read all of our messages
+            except ConnectionError:  # the program was killed before it had read all messages
                 data = b""
             *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             self.is_over = not data
@@ -293,7 +295,8 @@ class _Program:
                 try:
                     yield json.loads(line)
                 except ValueError:
-                    continue  # a truncated line: the program does not wait for a full buffer
+                    # a truncated line: the program does not wait while the buffer is full
+                    continue
 
 
 def follow(tracker: Tracker, program: _Program) -> None:
@@ -315,7 +318,7 @@ def follow(tracker: Tracker, program: _Program) -> None:
         picture = of_summary(summary)
         picture.last_step_s = last_step_s
         report = markdown(summary, tracker.run_dir)
-        # losses on a device are only read after the run
+        # losses on a device are read only after the run, so none has been written yet
         if tracker.program.get("loss") is None and not tracker.is_state:
             _write_losses(tracker, summary)
     if picture is not None:
@@ -342,8 +345,9 @@ def _follow_steps(
     picture = None
     step = 0
     texts: dict[str, str] = {}
-    # True if the program has sent a message since its first step was seen: the message includes the
-    # tracker's run, if the program began one before that step. None before the first step
+    # None before the program's first step, then False, and True after the program's next message.
+    # Figures are not written before that message: if the program began a tracker's run before its
+    # first step, the message includes the run.
     is_informed = None
     pid = (read_manifest(tracker.run_dir) or {}).get("pid")
     while not program.is_over:

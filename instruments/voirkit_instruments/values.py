@@ -75,8 +75,8 @@ def _has_other_keys(torch: ModuleType, tensor: Any) -> bool:
     if hasattr(keys, "raw_repr"):
         return bool(keys.raw_repr() & _other_keys(torch))
     plain = _plain_keys(torch)
-    # In torch 2.1 sets of keys can only be compared as text. It has no name for the key of
-    # conjugate tensors, so these count as not plain there.
+    # In torch 2.1, sets of keys can only be compared as text. That version has no name for the key
+    # of conjugate tensors, so such tensors do not count as plain in it.
     return str(keys | plain) != str(plain)
 
 
@@ -175,7 +175,7 @@ class ScalarReader:
                     return self._read(value)
         except Exception:  # the tensor has no storage (sparse, functorch)
             pass
-        return None  # reading a subclass with its own operators (DTensor, FakeTensor) runs these
+        return None  # reading a subclass (DTensor, FakeTensor) would run operators of its own
 
     def _read(self, value: Any) -> Any:
         if value.numel() != 1:
@@ -191,9 +191,10 @@ class ScalarReader:
         if not address or (
             offset and value.untyped_storage().nbytes() < (offset + 1) * value.element_size()
         ):
-            return None  # its storage was freed
+            return None  # the tensor's storage was freed
         number = read(address)
-        return -number if value.is_neg() else number  # memory of a negated view is not negated
+        # the memory of a negated view holds the values before negation
+        return -number if value.is_neg() else number
 
     def _on_device(self, value: Any) -> Any:
         if value.device.type == "meta" or self._modes() or self._profiles():
@@ -274,11 +275,11 @@ def number(value: Any, *, wait: bool = True) -> Any:
 def may_be_read(value: Any) -> bool:
     """True if the elements of a tensor are in memory, or if the value is not a tensor."""
     torch = sys.modules.get("torch")
-    return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # it is torch
+    return not isinstance(value, getattr(torch, "Tensor", ())) or is_readable(torch, value)  # type: ignore[arg-type]  # not None here
 
 
 def _on_cpu(value: Any) -> bool:
-    return str(getattr(value, "device", "cpu")) == "cpu"  # numpy 2 arrays say "cpu" too
+    return str(getattr(value, "device", "cpu")) == "cpu"  # also true for arrays of numpy 2
 
 
 def brief(value: Any, depth: int = 0) -> str:
@@ -349,9 +350,10 @@ def _elements(name: str, texts: list[str], length: int) -> str:
     return f"{name}({', '.join(texts + more)})"
 
 
-# the cost of an inspection
+# measuring the cost of inspections
 
-# set by the engine of ``--calls`` while it records; 1 mutes this thread, -1 ends that
+# Set by the engine of ``--calls`` while it records. It is called with 1 to mute this thread, and
+# with -1 to undo that.
 mute_calls: Callable[[int], object] | None = None
 
 

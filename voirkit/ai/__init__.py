@@ -133,7 +133,8 @@ def grow() -> AI:
         node = kind(category, category, root, category)
         setattr(root, category, node)
         for word in kind.__annotations__:
-            # The word alone, but with its category for ``io`` and in the category ``other``.
+            # A node's name is its word alone. The category is put before the word if the word is
+            # ``io`` or the category is ``other``.
             name = f"{category}.{word}" if word == "io" or category == "other" else word
             below = (IO if word == "io" else Node)(category, name, node, word)
             setattr(node, word, below)
@@ -166,7 +167,8 @@ class _Tree(ModuleType):
         return ai
 
     @property
-    # a property: ``with`` looks __exit__ up before it calls __enter__, so each entry gets its own
+    # a property, so that each entry gets an __exit__ of its own: ``with`` looks __exit__ up before
+    # it calls __enter__
     def __exit__(self) -> Any:
         return ai.__exit__
 

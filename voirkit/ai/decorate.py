@@ -94,7 +94,7 @@ def _flags(fn: Any) -> int:
         fn = fn.func
     fn = getattr(fn, "__func__", fn)
     marks = getattr(fn, "__dict__", {})
-    # markers of inspect.markcoroutinefunction, and of asyncio in earlier versions
+    # attributes that inspect.markcoroutinefunction sets, and asyncio in earlier Python versions
     if "_is_coroutine_marker" in marks or "_is_coroutine" in marks:
         return _COROUTINE
     return int(getattr(getattr(fn, "__code__", None), "co_flags", 0))

@@ -112,11 +112,11 @@ class Node(Span):
         self._switch = UNSET
         self._built_on = self._built = self._arguments = _NONE
         self._on = ON
-        # the tick of the last setting that ``_arguments`` and ``_on`` include, and that ``args``
-        # and ``enabled`` include
+        # ``_knows``: the tick of the last setting that ``_arguments`` and ``_on`` include;
+        # ``_shows``: the same for ``args`` and ``enabled``
         self._knows = self._shows = -1
 
-    # settings of the tree
+    # looking up the settings of this node and the nodes above it
 
     def _look_up(self, latest: int) -> None:
         """Update the arguments and the switch of this node and of all nodes above it."""
@@ -129,7 +129,9 @@ class Node(Span):
             arguments, on = parent._arguments, parent._on
         if self._own:
             if self._own_is_new or self._built_on is not arguments:
-                self._own_is_new = False  # before the copy: another thread may update meanwhile
+                # Reset before the copy is made: if another thread updates meanwhile, it sets the
+                # flag again, and the update is not lost.
+                self._own_is_new = False
                 entries = arguments.entries.copy()
                 for name, entry in self._own.copy().items():
                     if name not in entries or entry[0] >= entries[name][0]:
@@ -147,8 +149,8 @@ class Node(Span):
         if self._knows != latest:
             self._look_up(latest)
         arguments = self._arguments
-        # If no setting has changed, the recorder has begun a new file, which needs the arguments
-        # again.
+        # If no setting has changed since the last call, the recorder has begun a new file. The
+        # arguments are recorded again, because the new file does not have them.
         self.args = (
             arguments.id if arguments.id >= 0 and self._shows != latest else arguments.intern()
         )
@@ -218,7 +220,7 @@ class Node(Span):
         ):
             return timed(fn, self)
         use = Use(self)
-        # not ``update``, which would make every node look up its path
+        # ``update`` is not used, because it would make every node look up its path
         set_arguments(use._own, ALWAYS, epoch, step, image_idx, image_size, args)
         use._own_is_new = True
         if enable is not None:

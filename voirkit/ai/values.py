@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 PLAIN = frozenset({int, float, str, bool, type(None)})
-TEXT = 256  # characters of the text of a list, tuple, set or dictionary
+TEXT = 256  # limit in characters of the text of a list, tuple, set or dictionary
 DEPTH = 4  # nesting levels of lists and other containers that are written out
 
 
@@ -112,7 +112,7 @@ def _text(value: Any, depth: int) -> str:
     if kind is str:
         return repr(value[:TEXT])
     if kind in PLAIN:
-        # Python refuses to convert very long integers to text
+        # long integers are left out: Python refuses to convert very long ones to text
         return repr(value) if kind is not int or value.bit_length() < 1024 else "<int>"
     if kind not in (list, tuple, dict, set, frozenset):
         if issubclass(kind, (int, float, str)):

@@ -3,5 +3,5 @@ arrays, which know nothing of reports.
 
 ``segmentation`` cuts a thread's time at its requests for batches. ``nesting`` attributes each
 instant to one span, and ``steps`` combines both. ``phases`` turns records into ranks, ``document``
-computes the figures of ``summary.json``, and ``verdict`` interprets them.
+computes the values of ``summary.json``, and ``verdict`` interprets them.
 """

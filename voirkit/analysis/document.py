@@ -1,4 +1,4 @@
-"""The figures of ``summary.json`` that are computed from steps: steps and their outliers, phases,
+"""The values of ``summary.json`` that are computed from steps: steps and their outliers, phases,
 rates, evaluation, ranks and their skew."""
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Rank:
     """The steps of one rank, and other facts about the rank."""
 
     rank: int  # the number of the rank
-    host: str  # the name of its host
+    host: str  # the name of the rank's host
     steps: Steps
     # facts for the verdict about the training loader and the host: ``workers``, ``dataset``,
     # ``batch_size``, ``cpus``
     facts: Mapping[str, Any] = field(default_factory=dict)
     # (host, pid) of the rank's processes; a rank that was restarted has several
     processes: tuple[tuple[str, int], ...] = ()
-    # True for a process that trains beside other processes without a process group; ``rank`` has no
-    # meaning then
+    # True for a process that trains beside other processes without a process group: its ``rank``
+    # has no meaning
     alone: bool = False
     # the collectives that the rank's last process began; None if it began none
     collectives: Collectives | None = None
@@ -101,7 +101,8 @@ def figures(ranks: Sequence[Rank]) -> dict[str, Any]:
     if uncounted:
         steps["uncounted"] = uncounted
     saver = max(trained, key=lambda rank: rank.steps.saving_between_ns, default=None)
-    if saver and saver.steps.saving_between_ns:  # as a share of steps and such checkpoints together
+    # time of checkpoints between steps, as a share of this time plus the time of all steps
+    if saver and saver.steps.saving_between_ns:
         saving_ns = saver.steps.saving_between_ns
         in_steps_ns = int(saver.steps.train.time_ns.sum())
         steps["checkpoints_between"] = _part(saving_ns, saving_ns + in_steps_ns)
@@ -234,7 +235,7 @@ def _steps(teams: Sequence[Sequence[Table]], wait_known: bool) -> dict[str, Any]
 
 
 def _device(devices: Sequence[DeviceTable], host: Sequence[Table]) -> dict[str, Any]:
-    """Return the figures of steps that are timed by a GPU: ``device``, and the times on the host.
+    """Return the values of steps that are timed by a GPU: ``device``, and the times on the host.
 
     ``device`` has the time in which the GPU was idle (``idle``), and the time in which its work
     ended as soon as the host had launched it (``launching``).
@@ -342,7 +343,7 @@ def _overlap(teams: Sequence[Sequence[Table]]) -> float:
     time_ns = np.concatenate([table.time_ns for table in longest])
     order = np.argsort(start_ns, kind="stable")
     start_ns, end_ns = start_ns[order], (start_ns + time_ns)[order]
-    # the part of each step after the end of all earlier steps
+    # ``begin_ns``: where a step's part that no earlier step overlaps begins
     begin_ns = np.maximum(start_ns[1:], np.maximum.accumulate(end_ns)[:-1])
     later_ns = np.maximum(end_ns[1:] - begin_ns, 0).sum()
     on_the_clock_ns = int(end_ns[0] - start_ns[0]) + int(later_ns)
@@ -357,7 +358,7 @@ def is_unlike(typical: float, mean: float) -> bool:
 def _slowest(times: Iterable[Array]) -> Array:
     """Return the time of the slowest rank in each step, for the steps that all ranks have."""
     slowest = None
-    # one rank at a time: all times together take as much memory as the steps themselves
+    # ranks are taken one by one: all times together take as much memory as the steps themselves
     for time in times:
         if slowest is None:
             slowest = time
@@ -397,13 +398,14 @@ def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, An
 # 50 steps, a plot every 20, the first batch of each epoch) are part of the training.
 #
 # Ranks meet in the backward pass and in collectives, where each rank waits for the last one. So
-# ranks are compared by their own time, outside of both. The medians over stretches of a run are
-# compared, not sums: one slow batch does not make a rank a straggler.
+# ranks are compared by their own time, outside of both. A run is divided into stretches (equal
+# numbers of consecutive steps), and medians over stretches are compared, not sums: one slow batch
+# does not make a rank a straggler.
 
 _SLOW = 5.0  # a step is slow if it takes more than so many times the median
 _LEAST = 0.1  # smallest share of the time of all steps that is left out as outliers
 _FEWEST = 5  # with fewer steps there are no outliers
-# work that happens once, in whichever step
+# compiling and importing happen once, in any of the steps
 _ONE_TIME = [COLUMN["compile"], COLUMN["import"]]
 # Number of stretches into which a run is divided. With prefetching workers the wait alternates from
 # step to step (0, 70, 0, 70 ms), so single steps would hide a skew.
@@ -467,7 +469,7 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
 
 
 def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
-    """Return estimates with errors of figures in a summary, by their place in it: step time,
+    """Return estimates with errors of values in a summary, by their place in it: step time,
     phases, rates, evaluation.
 
     Compiling, imports and outliers (few steps that take much longer than usual) are left out. Only
@@ -580,14 +582,14 @@ def skews(tables: Sequence[Table]) -> list[dict[str, Any]]:
     owns = [np.add.reduceat(table.own_ns[rows, _RANK_COLUMNS], edges) for table in tables]
     times = [np.add.reduceat(table.time_ns[rows], edges) for table in tables]
     own_ns, time_ns = np.stack(owns) / width, np.stack(times) / width
-    step_ns = float(np.median(time_ns.max(axis=0)))  # median, over stretches, of the slowest rank
+    step_ns = float(np.median(time_ns.max(axis=0)))  # the slowest rank's time; median of stretches
     if not step_ns:
         return []
     own_sum_ns = own_ns.sum(axis=2)
     excess_ns = own_sum_ns - _usual_of_others(own_sum_ns)
     longer_ns = time_ns - _usual_of_others(time_ns)
-    # Ranks that wait for a late rank take as long for a step as the late rank does. Otherwise its
-    # delay holds no rank up, or is noise that the next step makes up for.
+    # If the other ranks wait for a late rank, their steps take as long as its steps. If they take
+    # less time, the delay holds no rank up, or is noise that the next step makes up for.
     is_late = (excess_ns >= STRAGGLES * step_ns) & (longer_ns <= excess_ns / 2)
     excess_by_column = np.median(own_ns - _usual_of_others(own_ns), axis=1)
     typical_ns = np.median(excess_ns, axis=1)

@@ -35,8 +35,8 @@ from voirkit.analysis.work_times import (
     updating_episodes,
 )
 
-# The first turn of an iterator is a batch drawn by hand and trained on repeatedly if it has at
-# least this many times the optimizer steps of any other turn.
+# The first batch of an iterator counts as drawn by hand and trained on repeatedly if its turn has
+# at least this many times as many optimizer steps as any other turn.
 _REPEATED_STEPS_FACTOR = 4
 
 
@@ -154,7 +154,7 @@ class _DrawJoiner:
             if draw is not None
         }
         episode_of = np.append(segmentation.episodes, OUTSIDE)[segmentation.turns_at(work.start_ns)]
-        # without the work in other loops
+        # the model calls, backward passes and optimizer steps that lie in no other loop
         by_hand = work.chosen(np.isin(episode_of, [OUTSIDE, *drawn_episodes]))
         updating = updating_episodes(requests, work.of(Work.OPTIMIZER).start_ns)
         self._fetches = [
@@ -273,7 +273,7 @@ def end_outlasted_loops(requests: Sequence[Request], work: Work) -> list[Request
         closed_turns[loader_of[episode]] += turns if episode in ended else turns[:-1]
     limits = {loader: steps.limits(turns) for loader, turns in closed_turns.items() if turns}
     most_steps = {loader: steps.most_two(turns) for loader, turns in closed_turns.items()}
-    endings: dict[int, Request] = {}  # by episode
+    endings: dict[int, Request] = {}  # episode (number of an iterator) -> the request that ends it
     inserted = []
     for episode, turns in turns_of.items():
         loader = loader_of[episode]

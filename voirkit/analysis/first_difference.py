@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from voirkit.analysis.document import Rank
     from voirkit.runs.opened import Run
 
-MOST_RANKS = 64  # ranks that are compared; ranks that train in step differ at the same time
+MOST_RANKS = 64  # more ranks are not compared: ranks that train in step differ at the same time
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Observations:
     shape (n,)."""
 
     value: Array  # losses in float64, digests in int64
-    is_known: Array  # whether each value was recorded
-    step: Array  # the step of each value, from 0; ``NO_STEP`` for none
+    is_known: Array  # True for each value that was recorded
+    step: Array  # the step of each value, counted from 0; ``NO_STEP`` for a value in no step
 
     def __len__(self) -> int:
         return len(self.value)
@@ -130,7 +130,7 @@ def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
     return trained
 
 
-# losses
+# reading the losses of a run
 
 
 def losses_of(run: Run, rank: Rank) -> Observations:
@@ -174,7 +174,7 @@ def leading_thread(pid: Array, tid: Array) -> Array:
     return is_busiest
 
 
-# batches
+# reading the batches of a run
 
 
 def batches_of(run: Run, rank: Rank) -> Observations:
@@ -232,7 +232,7 @@ def digests_of_batches(episode: Array, drawn_in: Array, digest: Array) -> tuple[
     return digests, is_known
 
 
-# losses on a device
+# comparing loss curves, for losses on a device
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class CurveDifference:
 
     compared: int  # number of losses that both curves have
     losses: int  # number of losses of the shorter run
-    # number of the last equal loss before the first different loss; None if there is none
+    # number of the last equal loss before the first different loss; None if no loss before is equal
     last_equal: int | None
     first_different: int | None = None  # number of the first different loss; None if none differs
     values: tuple[float | None, float | None] | None = None  # the two different losses

@@ -35,8 +35,8 @@ from voirkit.analysis.work_times import (
     turns_by_episode,
 )
 
-# epoch k of iterator i gets the episode number i + k * this stride, which exceeds all numbers of
-# iterators
+# Epoch k of iterator i gets the episode number i + k * _EPOCH_STRIDE. The stride is larger than all
+# numbers of iterators, so that these numbers are unique.
 _EPOCH_STRIDE = 1 << 32
 
 
@@ -90,7 +90,7 @@ def split_kept_iterators(
     if not kept_iterators:
         return list(requests)
     n_fetched: Counter[int] = Counter()
-    last: dict[int, Request] = {}  # last batch of an epoch that has not ended yet, by iterator
+    last: dict[int, Request] = {}  # iterator -> last batch of its epoch that has not ended yet
     split: list[Request] = []
     for request in requests:
         for iterator, batch in list(last.items()):
@@ -277,8 +277,8 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
     pass_ns = first_from(passes.start_ns, over_ns)
     next_ns = np.minimum(first_from(calls.start_ns, over_ns), first_from(asks_ns, over_ns))
     first: Array = np.searchsorted(optimizers.start_ns, over_ns)
-    # searched by end: an optimizer step that calls models itself, in a closure, does not belong to
-    # the loop
+    # Optimizer steps belong to the loop if they end before the next model call. So a step that
+    # calls models itself, in a closure, does not belong to the loop.
     behind: Array = np.searchsorted(optimizers.end_ns, np.minimum(next_ns, pass_ns))
     behind_sum: Array = np.searchsorted(optimizers.end_ns, next_ns)
     passes_ns = passes.start_ns.tolist()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Array = Any  # numpy.ndarray
-NONE = -1  # in place of the index of a span
+NONE = -1  # stands for no span, where the index of a span is expected
 
 
 def outer_first(start_ns: Array, duration_ns: Array) -> Array:
@@ -15,7 +15,8 @@ def outer_first(start_ns: Array, duration_ns: Array) -> Array:
     comes first."""
     order = np.argsort(start_ns, kind="stable")
     same = np.diff(start_ns[order]) == 0
-    # only spans with equal starts: sorting all by two keys takes three times as long
+    # only spans with equal starts are sorted by duration too: sorting all spans by two keys takes
+    # three times as long
     places = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
     together = order[places]
     order[places] = together[np.lexsort((-duration_ns[together], start_ns[together]))]
@@ -57,8 +58,8 @@ def parents(start_ns: Array, duration_ns: Array) -> Array:
         outer, inner = level[~inside], level[inside]
         if not len(inner):
             break
-        # Spans at the next level are the children; the rest lie deeper, and find a nearer parent in
-        # a later round.
+        # Each inner span gets the outer span around it as its parent. For its direct children that
+        # is final; spans that lie deeper get a nearer parent in a later round.
         parent[inner] = outer[np.searchsorted(outer, inner) - 1]
         level = inner
     return parent
@@ -94,7 +95,7 @@ def innermost(start_ns: Array, end_ns: Array, at_ns: Array) -> Any:
     remaining = np.arange(len(start_ns))
     while len(remaining):
         inside = begins_inside(start_ns[remaining], end_ns[remaining])
-        level = remaining[~inside]  # spans that do not overlap
+        level = remaining[~inside]  # the outermost of the remaining spans, which do not overlap
         place = np.searchsorted(start_ns[level], at_ns, side="right") - 1
         candidate = level[np.maximum(place, 0)]
         hit = (place >= 0) & (at_ns < end_ns[candidate])

@@ -1,10 +1,12 @@
 """Training and evaluation outside of loops over loaders, as synthetic requests for batches.
 
-Training gets one request per step of the leading optimizer. Evaluation by hand, model calls between
-steps (nanoGPT's ``estimate_loss``), gets one request per model call. The code that cuts loops over
+Training gets one request per step of the leading optimizer, the one whose steps count as training
+steps (the first, until another takes over). Evaluation by hand, model calls between steps
+(nanoGPT's ``estimate_loss``), gets one request per model call. The code that cuts loops over
 loaders into steps then handles them too, or excludes them from the steps around them.
 
-A *turn* is a ``StepInterval``: the time from one request for a batch to the next of its iterator.
+*Work* is the model calls, backward passes and optimizer steps of a thread. A *turn* is a
+``StepInterval``: the time from one request for a batch to the next request to the same iterator.
 """
 
 from __future__ import annotations
@@ -45,15 +47,17 @@ class Loops:
 class LeaderSteps:
     """Consecutive steps of one optimizer that no loop over a loader interrupts."""
 
-    start_ns: Array  # start of each optimizer step; shape (n,), ascending
-    # for each step, the end of the last step of any optimizer before the next leading step:
-    # optimizers that step in turn form one step
+    start_ns: Array  # start of each step of the leading optimizer; shape (n,), ascending
+    # For each of these steps, the end of the last step of any optimizer before the leading
+    # optimizer steps again: optimizers that step one after the other form one training step.
     end_ns: Array
     # end of the training before these steps (by another optimizer, or in a loop over a loader)
     after_ns: int
-    # True if a loop over a loader came before; then steps without a model call belong to that loop
+    # True if a loop over a loader came before these steps; steps without a model call then belong
+    # to that loop
     is_rest: bool = False
-    # number of batches that loop had read ahead; so many backward passes after it belong to it too
+    # Number of batches that the loop before had read ahead. The same number of backward passes
+    # after that loop belong to it too.
     ahead: int = 0
 
 
@@ -91,7 +95,7 @@ def steps_outside(work: Work, loops: Loops, since_ns: int = 0) -> list[LeaderSte
 
 
 def _split_by_leader(work: Work, steps: Array, after_ns: int) -> list[LeaderSteps]:
-    """Split uninterrupted steps into stretches, each with one leading optimizer.
+    """Split uninterrupted steps into groups of consecutive steps, each with one leading optimizer.
 
     Args:
         work: All work, ascending by start.
@@ -109,11 +113,12 @@ def _split_by_leader(work: Work, steps: Array, after_ns: int) -> list[LeaderStep
 
 
 def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
-    """Return the steps of the leading optimizer, one array for each stretch with the same leader.
+    """Return the steps of the leading optimizer, one array for each group of consecutive steps with
+    the same leader.
 
     The first optimizer leads at first. If another optimizer steps much more often between or after
     two leading steps than it usually does, it trains alone there. From there on, the leader is
-    determined anew, and a new stretch begins.
+    determined anew, and a new group begins.
 
     Args:
         steps: Indices of optimizer steps, ascending; shape (n,).
@@ -202,13 +207,13 @@ def _read_ahead(work: Work, loops: Loops, episode: int) -> int:
 def requests_of_steps(
     stretches: Sequence[LeaderSteps], work: Work, first_episode: int
 ) -> list[Request]:
-    """Return a request at the start of each step, and an ``END`` at the end of each stretch.
+    """Return a request at the start of each step, and an ``END`` at the end of each group of steps.
 
     A step starts where the optimizer step before it ends; the first step starts with the first
     work. A model call before it that was not trained on cannot be distinguished from that work.
 
     Args:
-        stretches: The steps; each stretch gets an episode of its own.
+        stretches: Groups of consecutive steps; each group gets an episode of its own.
         work: Model calls and backward passes in no loop over a loader, without evaluation.
         first_episode: The number of the first episode; later ones count down from it.
     """
@@ -238,7 +243,7 @@ def _first_work_ns(work: Work, steps: LeaderSteps) -> int:
     return int(work.start_ns[first]) if first < len(work.start_ns) else NEVER
 
 
-# evaluation by hand
+# finding evaluation by hand
 
 
 # A model that is called under no_grad in this share of the steps, or more, is a part of the steps
@@ -288,14 +293,14 @@ def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array
         loops: The loops over loaders.
         steps_ns: Ends of the steps that lie in no loop over a loader, ascending.
     """
-    # the last element is for OUTSIDE, which is -1
+    # the last element is for work outside of loops: there ``loops.turn`` is OUTSIDE, which is -1
     in_training = np.array([turn.episode in loops.trains for turn in loops.turns] + [True])
     is_candidate = in_training[loops.turn]
     calls = is_candidate & (work.kind == Work.FORWARD) & ~_in_optimizer(work)
     is_backward = work.kind == Work.BACKWARD
     trained_ns = work.of(Work.TRAINS).start_ns
     is_declared = declared_evaluation(work, marks)
-    # a model call with gradients before any training may only build the model: it does not count
+    # a model call with gradients before any training is no evaluation: it may only build the model
     if len(trained_ns):
         is_differentiated = np.append((is_declared & is_backward)[1:], False)
         is_annotated = _annotation(work, marks) >= 0
@@ -305,7 +310,7 @@ def evaluating(work: Work, marks: Marks, loops: Loops, steps_ns: Array) -> Array
     quiet = np.flatnonzero(calls & ~evaluates & ~work.grad)
     if not len(quiet):
         return evaluates
-    # evaluation loops are left out, since their models may take gradients
+    # work in evaluation loops is left out, because models there may compute gradients too
     training = work.chosen(_trains(work, evaluates | ~is_candidate))
     is_between = _between_steps(quiet, work, training, _zeroed(work, marks), loops)
     is_inside = loops.turn[quiet] != OUTSIDE
@@ -341,7 +346,8 @@ def _between_steps(
     is_inside = turn_of_call != OUTSIDE
     next_trained = np.searchsorted(training.start_ns, quiet_ns)
     next_trained_ns = np.append(training.start_ns, NEVER)[next_trained]
-    # the call before it still waits for its backward pass
+    # True if the last training work before the call is another model call, which still waits for
+    # its backward pass
     is_after_call = np.append(training.kind == Work.FORWARD, False)[next_trained - 1]
     ends_ns = [NEVER if turn.end_ns is None else turn.end_ns for turn in loops.turns]
     turn_end_ns = np.array([*ends_ns, NEVER], dtype=np.int64)[turn_of_call]
@@ -418,7 +424,7 @@ def _draws_of_rows(
 ) -> list[list[Request]]:
     """Return for each row the last requests to one loader before it with no work between, the
     latest first."""
-    # starts of training steps: a request there is for the batch of the step itself
+    # starts of training steps; a request at such a time is for the step's own batch
     openings_ns = {turn.start_ns for turn in loops.training_turns}
     work_ends_ns = np.maximum.accumulate(work.end_ns) if len(work.end_ns) else work.end_ns
     draws_of_rows = []
@@ -579,7 +585,7 @@ def _step_around(work: Work, at_ns: Array) -> tuple[Array, Array, Array]:
     the end of that step."""
     steps = work.of(Work.OPTIMIZER)
     step = np.searchsorted(steps.start_ns, at_ns, side="right") - 1
-    # the last element is for times before all steps (index -1)
+    # the appended last element is for times before all steps, whose index is -1
     begins_ns = np.append(steps.start_ns, 0)[step]
     ends_ns = np.append(steps.end_ns, 0)[step]
     return (step >= 0) & (at_ns < ends_ns), begins_ns, ends_ns
@@ -641,8 +647,8 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
 
 
 def _stretch_around(at_ns: Array, begins_ns: Array, ends_ns: Array) -> tuple[Array, Array]:
-    """Return for each time the index of the last stretch that begins before it, and True if the
-    time lies in that stretch."""
+    """Return for each time the index of the last stretch (time between a begin and its end) that
+    begins before it, and True if the time lies in that stretch."""
     stretch = np.searchsorted(begins_ns, at_ns, side="right") - 1
     return stretch, (stretch >= 0) & (at_ns < ends_ns[stretch])
 
@@ -650,7 +656,8 @@ def _stretch_around(at_ns: Array, begins_ns: Array, ends_ns: Array) -> tuple[Arr
 def _outside_of_stretches(
     times: Sequence[int], begins_ns: Array, ends_ns: Array, has_update: Array
 ) -> Array:
-    """Return the times that lie in no stretch, or in a stretch in which an optimizer steps."""
+    """Return the times that lie in no stretch (time between a begin and its end), or in a stretch
+    in which an optimizer steps."""
     at_ns = np.asarray(times, dtype=np.int64)
     stretch, is_inside = _stretch_around(at_ns, begins_ns, ends_ns)
     outside: Array = at_ns[~is_inside | has_update[stretch]]
@@ -680,9 +687,10 @@ def _at_end_of_step(
     over_ns = np.append(trained.end_ns, 0)[before]
     next_work_ns = first_from(work.start_ns, ends_ns)
     last_asked_ns = np.append(asked_ns, -1)[np.searchsorted(asked_ns, begins_ns) - 1]
-    # if the last request returned no batch, its loop has ended
+    # True if the last request before a stretch returned a batch; if not, its loop has ended
     is_fetched = np.isin(last_asked_ns, fetched_ns)
-    # and if no other batch is requested before the next work, that work uses this batch
+    # and if no other batch is requested between the stretch and the next work: that work then uses
+    # this batch
     is_fetched &= first_from(fetched_ns, ends_ns) > next_work_ns
     has_batch = is_fetched & (first_from(fetched_ns, over_ns) < begins_ns)
     is_single = np.count_nonzero(trained.kind == Work.OPTIMIZER) == 1

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 # The cost of one record of each kind to the process that writes it. The unit is a patched call of
-# a function that does nothing (0.18 us on a quiet machine). A phase surrounds work of the program,
-# which evicts voirkit's code and data from the CPU caches: each begin or end that follows
-# ``COLD_NS`` of such work costs "cold" in addition. Records of loaders follow one another directly.
+# a function that does nothing (0.18 us on a quiet machine). A phase surrounds code of the program,
+# which evicts voirkit's code and data from the CPU caches: each begin or end of a phase after
+# ``COLD_NS`` of the program's own time costs "cold" in addition. Records of loaders follow one
+# another directly.
 # The cost of a record of --checks or --parameters includes the look-ups at each of its calls.
 # A reading of --memory-snapshot reads a file of the kernel.
 CALLS = {
@@ -39,7 +40,7 @@ CALLS = {
     "span": 4.0,
     "reading": 60.0,
 }
-# Workers run at the same time, usually two on the hardware threads of one core: the same work takes
+# Workers run at the same time, usually two on the hardware threads of one core: the same code takes
 # twice as long.
 _WORKERS_SLOWER = 2.0
 _ROUNDS, _TIMES = 7, 200
@@ -61,14 +62,14 @@ def overhead_of(runs: Sequence[Run], summary: Mapping[str, Any]) -> dict[str, An
     duration_s = summary.get("duration_s")
     if duration_s is None or (document is not None and "patches" in document.get("parts", {})):
         return None if document is None else dict(document)
-    # The estimates are CPU time, all other figures are wall time. So the estimates are increased by
+    # The estimates are CPU time, all other values are wall time. So the estimates are increased by
     # the share of time that the processes waited for a processor.
     processors = summary.get("processors") or {}
     waiting = processors["waited_s"] / processors["own_s"] if processors.get("own_s") else 0.0
     call_s = _call_s() * (1 + waiting)
     leader = (runs[0].manifest.get("rank", 0), runs[0].manifest.get("pid"))
     seconds: dict[str, float] = dict.fromkeys(("patches", "workers"), 0.0)
-    # records that the leader writes after the run do not count
+    # records that the run's main process (``leader``) writes after the run do not count
     events, ranks = int((document or {}).get("events", 0)), set()
     for run in runs:
         for rank, _, pid, kind, (n, cold, looks_ns, readings, _) in run.tallies():

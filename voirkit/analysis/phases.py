@@ -45,8 +45,8 @@ from voirkit.phase_table import COLUMN, phase_of_span
 KIND = "phase"  # kind of the records of phases
 DEVICE = "device"  # kind of the records of the same phases on a GPU
 COLLECTIVE = "collective"  # kind of the records of collectives
-# Collectives that reduce gradients. In a backward pass they begin as soon as gradients are there,
-# and the pass waits for them at its end.
+# Collectives that reduce gradients. In a backward pass they begin as soon as gradients are
+# computed, and the pass waits for them at its end.
 REDUCTIONS = (
     "all_reduce",
     "allreduce_coalesced",
@@ -56,11 +56,14 @@ REDUCTIONS = (
     "reduce_scatter_tensor_coalesced",
 )
 _CAPTURE = ("checkpoint", "capture")
-# Maximum time between two pieces of a checkpoint: in ns, or as a multiple of the time that they
-# took. The fsync after torch.save takes some ten times as long as torch.save.
+# Maximum time between two pieces of a checkpoint (model, optimizer): in ns, and as a multiple of
+# the time that both pieces took; the larger one applies. The fsync after torch.save takes some ten
+# times as long as torch.save.
 _BETWEEN_PIECES_NS, _BETWEEN_PIECES = 1_000_000_000, 20
-_ONE_EACH = 0.9  # minimum share of steps with a request, and of requests with a step of their own
-# counters: the time that the thread ran on a processor, and that it was ready but waited for one
+# A loader counts as asked once in each step if at least this share of the steps has a request to
+# it, and this share of its requests has a step of its own.
+_ONE_EACH = 0.9
+# counters of a thread: its time on a processor, and its time ready to run without a processor
 _PROCESSOR, _NO_PROCESSOR = ("processor", "ran"), ("processor", "waited")
 
 
@@ -76,7 +79,7 @@ class Records:
     process: Array  # index into ``processes``
     tid: Array  # native id of the thread
     names: Sequence[tuple[str, str]]  # (category, name) by index
-    arguments: Sequence[Mapping[str, Any]]  # by index
+    arguments: Sequence[Mapping[str, Any]]  # arguments of records, by index
     processes: Sequence[tuple[int, str, int]]  # (rank, host, pid) by index
     # World size of each process's group, by index. 1: the process is in no group, and trains alone
     # if it trains. 0, or empty: not known, as in runs that launchers started.
@@ -104,7 +107,8 @@ _REQUESTS = {
     ("dataloader", "iter"): Kind.ITER,
     ("dataloader", "fetch"): Kind.FETCH,
     ("dataloader", "end"): Kind.END,
-    # These two span a whole loop over a loader: the loop is over at their end, for any reason.
+    # The next two records span a whole loop over a loader. The loop is over at their end, whatever
+    # the reason is.
     ("pipeline", "epoch"): Kind.RELEASED,
     ("pipeline", "evaluate"): Kind.RELEASED,
     ("dataloader", "left"): Kind.RELEASED,
@@ -158,7 +162,8 @@ def _process_parts(
             part = _training(records, number, rows, cpus, None, process)
             parts.append(replace(part, thread=int(records.tid[rows[0]])))
     else:
-        # a rank has one training: steps of its other threads are not steps of the group
+        # In a group of ranks, each rank has one training. Training in its other threads is reported
+        # as uncounted.
         uncounted = _with_all_of(records, main.steps.uncounted, trainings[1:])
         main = replace(main, steps=replace(main.steps, uncounted=uncounted))
     if exchanged is not None and (rank, host, pid) in exchanged.processes:
@@ -175,7 +180,8 @@ def _passes_and_calls(
     calls that wait for other ranks."""
     meaning = meanings(records.names)[records.name[rows]]
     if len(train):
-        # a pass after the last step, which an exception ended, is in no step, nor are its waits
+        # A backward pass after the last step was ended by an exception. It lies in no step, and is
+        # left out together with its waits.
         is_over = records.start_ns[rows] >= int(train.end_ns.max())
         is_left = ~(is_over & (meaning == BACKWARD))
         rows, meaning = rows[is_left], meaning[is_left]
@@ -413,7 +419,7 @@ def whole_checkpoints(start_ns: Array, duration_ns: Array, meaning: Array, write
     for i, j in pairwise(pieces.tolist()):
         gap_ns = start_ns[j] - end_ns[i]
         is_next = gap_ns > 0 and n_others[j] - n_others[i] == 1
-        # no enclosing span ends between the two pieces
+        # True if no enclosing span ends between the two pieces
         lies_in_one = outermost_ns[i] in (end_ns[i], outermost_ns[j])
         pieces_ns = duration_ns[i] + duration_ns[j]
         is_near = gap_ns <= max(_BETWEEN_PIECES_NS, _BETWEEN_PIECES * pieces_ns)
@@ -505,7 +511,7 @@ def _queue_requests(
     get_rows = rows[records.name[rows] == number]
     if not len(get_rows):
         return []
-    get_rows = get_rows[records.value[get_rows] != 0]  # 0: nothing came within the timeout
+    get_rows = get_rows[records.value[get_rows] != 0]  # 0: no batch came within the timeout
     start_ns = records.start_ns[get_rows]
     begin_ns, end_ns = _own_reading_times(timeline.requests)
     reading = np.searchsorted(begin_ns, start_ns, side="right") - 1
@@ -544,7 +550,7 @@ def _handed_on(records: Records, rows: Array) -> list[Request]:
         return requests
     is_model_work = np.isin(meaning, (FORWARD, BACKWARD, OPTIMIZER))
     works_ns = np.sort(records.start_ns[rows[is_model_work]]).tolist()
-    # iterators may be released in any thread
+    # releases are left out, because iterators may be released in any thread
     reads = [request for request in requests if request.kind is not Kind.RELEASED]
     until_ns = [*(request.start_ns for request in reads[1:]), NEVER]
     own_episodes = {
@@ -653,14 +659,15 @@ def _collectives(
     is_waiting = np.array([name == _NO_PROCESSOR for name in exchanged.names], bool)
     running_rows = rows[is_running[exchanged.name[rows]]]
     waiting_rows = rows[is_waiting[exchanged.name[rows]]]
-    # both counters are written whenever torch's record of collectives is read
+    # Collectives are known until the last counter: both counters are written whenever torch's
+    # record of collectives is read.
     known_until_ns = int(exchanged.start_ns[waiting_rows[-1]]) if len(waiting_rows) else None
     rows = rows[~(is_running | is_waiting)[exchanged.name[rows]]]
     kinds, kind = _kinds(exchanged, rows)
     begin_ns = exchanged.start_ns[rows]
     backward, call = innermost(*passes, begin_ns), innermost(*calls, begin_ns)
-    # Gradients are reduced as soon as they are there. So when the last reduction of a pass begins,
-    # the pass has ended its computation and only waits for the reductions.
+    # Gradients are reduced as soon as they are computed. So when the last reduction of a pass
+    # begins, the pass has ended its computation and only waits for the reductions.
     reduces = np.array([name in REDUCTIONS for _, name, _ in kinds], bool)
     reductions = np.flatnonzero(reduces[kind] & (backward != NONE))
     last_of_pass = np.full(len(passes[0]), NONE)

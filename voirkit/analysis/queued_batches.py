@@ -19,7 +19,7 @@ from voirkit.analysis.work_times import NEVER, any_between
 class QueueGet:
     """A ``get`` from a queue that returned an object; times in ns on the process's clock."""
 
-    queue: int  # the number of the queue
+    queue: int  # number that identifies the queue
     start_ns: int
     end_ns: int
 
@@ -30,7 +30,7 @@ class _Source:
 
     thread: int
     batches: list[Request]
-    n_taken: int = 0  # number of its batches that gets have returned
+    n_taken: int = 0  # number of the iterator's batches that gets have returned
 
     def next_before(self, at_ns: int) -> Request | None:
         """Return the iterator's first batch that no get has returned yet, if it was requested
@@ -52,7 +52,8 @@ def requests_through_queues(
     Args:
         gets: The gets of the thread from queues, ascending by start.
         read: The requests of each other thread to loaders, ascending by start.
-        works_ns: Starts of the thread's own work on models, ascending.
+        works_ns: Starts of the thread's own model calls, backward passes and optimizer steps,
+            ascending.
         over_ns: End of the thread's last recorded span.
         asks_ns: Times of the thread's own requests to loaders, ascending.
 
@@ -76,7 +77,9 @@ class _Handing:
     ) -> None:
         self._gets = gets
         self._works_ns = works_ns
-        # times at which a loop without a recorded end is left at the latest, after work on it
+        # Times of the thread's requests to loaders, and the end of its last span. A loop whose end
+        # is not recorded is left at the first of these times after the work on its last batch, or
+        # earlier.
         self._others_ns = others_ns
         # the iterators of which no get has returned a batch yet
         self._waiting = sorted(_sources(read), key=lambda source: source.batches[0].start_ns)
@@ -124,7 +127,7 @@ class _Handing:
             self._end(get, Kind.RELEASED)
             self._filling[get.queue] = source
             self._waiting.remove(source)
-        assert source is not None  # it has the batch
+        assert source is not None  # a batch always comes with its source
         source.n_taken += 1
         return batch
 

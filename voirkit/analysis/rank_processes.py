@@ -64,7 +64,7 @@ def _join_rank(parts: Sequence[Rank]) -> Rank:
         largest,
         steps=_after_each_other([part.steps for part in trained]),
         processes=tuple(processes),
-        # numbers of collectives begin anew in each process: only the last process is kept
+        # each process numbers its collectives anew: only those of the last process are kept
         collectives=collectives[-1] if collectives else None,
     )
 
@@ -139,7 +139,7 @@ def on_the_clock(parts: Sequence[Rank]) -> Rank:
     )
     aside_ns = {name: (before_ns, 0) for name, (before_ns, _) in first.steps.aside_ns.items()}
     if "import" in aside_ns:
-        # by start of a step, how long before it no process was in a step
+        # start of a step -> for how long before that start no process was in a step
         idle_ns = {
             int(start_ns): int(start_ns - before_ns)
             for start_ns, before_ns in zip(whole.start_ns[1:], covered_ns, strict=False)

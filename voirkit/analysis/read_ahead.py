@@ -55,8 +55,9 @@ def shift_read_ahead(requests: Sequence[Request], work: Work) -> list[Request]:
         if ends_of_work(loop_work, first.end_ns, second.start_ns):
             continue
         if not ends_of_work(loop_work, *between) or steps_often(optimizers, *between):
-            # the batches are kept in a list (all requested before any work), or taken in groups
-            # (several optimizer steps in a row)
+            # This loop does not read one batch ahead. It keeps its batches in a list (it requests
+            # all of them before it trains or evaluates on the first), or takes them in groups
+            # (several optimizer steps follow each other).
             continue
         with_work = fetches[1:]
         if last.kind is Kind.END:
@@ -84,7 +85,7 @@ def _ends_of_last_work(
     passes: BackwardPasses, loop: Sequence[Request], n: int, until_ns: int, ends_ns: Sequence[int]
 ) -> Sequence[int]:
     """Return the ends of the work on a batch that was read ahead, after a loop over a loader found
-    no more batches; empty if there was none.
+    no more batches; empty if the loop did not read ahead.
 
     Args:
         passes: All backward passes.
@@ -97,12 +98,12 @@ def _ends_of_last_work(
     each = len(passes.between(first.episode, second.end_ns, third.start_ns))
     earlier = len(passes.between(first.episode, first.end_ns, last.start_ns))
     later = passes.between(first.episode, last.end_ns, until_ns)
-    is_group = n == each == 2  # two batches fetched before any work, with a pass for each
+    is_group = n == each == 2  # both batches fetched before training, then a pass for each
     if not each or earlier != each * (n - 1) or len(later) < each or is_group:
         return []
     if len(later) == each:
         return ends_ns
-    return [passes.unit_ends_ns[later[each - 1]]]  # training goes on without the loader
+    return [passes.unit_ends_ns[later[each - 1]]]  # further passes train without this loader
 
 
 def _is_left_ahead(passes: BackwardPasses, fetches: Sequence[Request], last: Request) -> bool:
@@ -218,10 +219,11 @@ class _GroupSpreader:
         until_over = len(passes) if end is None else len(self._passes(first, end.start_ns))
         is_asked_again = end is not None and until_over > 0
         if not self._passes(first, last.start_ns) and not is_asked_again:
-            # All batches were fetched before any work: they are kept in a list. They belong to the
-            # work if the list is gone through once.
+            # All batches were fetched before the first backward pass, so the script keeps them in a
+            # list. The passes belong to the batches if the script iterates over the list only once:
+            # then each batch has one pass.
             return int(len(passes) == n)
-        each = -(-until_over // n)  # rounded up: passes of the last batches may be missing
+        each = -(-until_over // n)  # rounded up: backward passes of the last batches may be missing
         return each if each * n <= len(passes) else 0
 
     def _end_of(self, batches: BatchRequests) -> Request | None:

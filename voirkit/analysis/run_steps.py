@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 FOLDER, COLLECTIVES = "steps", "collectives"
 T = TypeVar("T")
 _TIMES = [f"{name}_ns" for name in COLUMNS]
-# number of roll-ups that are read at once: DuckDB's columns are copied, which takes their memory
-# twice
+# Number of roll-ups (files with the steps of a rank) that are read at once. The number is limited
+# because the columns that DuckDB returns are copied, and need twice their memory.
 _FILES_AT_ONCE = 128
-_SHARED = ("kind", "number", "backward")  # columns of collectives, equal on most ranks
+_SHARED = ("kind", "number", "backward")  # columns of the collectives that are equal on most ranks
 _COLUMNS = ("start_ns", "time_ns", "loops_ns", "items", "launching_ns", "task", *_TIMES)
 _MOST = np.iinfo(np.int32).max
 _TASKS = {"train": 0, "evaluation": 1, "device": 2}
@@ -44,13 +44,13 @@ def read_steps(run: Run) -> list[Rank]:
     """Return the ranks of a run with their steps and facts; a process that trained outside of a
     group has a ``Rank`` of its own. Empty if nothing is recorded.
 
-    Roll-ups are used if they exist: they hold the same figures at a thousandth of the size. Ranks
+    Roll-ups are used if they exist: they hold the same values at a thousandth of the size. Ranks
     without one whose records have been compacted get one.
     """
     rolled, covered = _from_roll_ups(run)
     if covered.issuperset(_processes(run, KIND)):
         return joined(_share_collectives(rolled))
-    del rolled  # the calls below read the roll-ups again, for a few ranks at a time
+    del rolled  # to free memory: the calls below read them again, a few ranks at a time
     n = sum(tally.n for *_, kind, tally in run.tallies() if kind in (KIND, COLLECTIVE))
     parts = run.map_ranks(_steps_of_ranks, records=n)
     return joined(_share_collectives(chain.from_iterable(parts)))
@@ -86,13 +86,16 @@ def _from_roll_ups(run: Run) -> tuple[list[Rank], set[tuple[str, int]]]:
     """Return the ranks that have been rolled up, and the processes (host, pid) that the roll-ups
     cover, whose records need not be read."""
     exchanging = _processes(run, COLLECTIVE)
-    # Roll-ups of an older voirkit lack the collectives: they are not used if there are any.
+    # Roll-ups of an older voirkit lack the collectives. They are not used for a rank that recorded
+    # collectives.
     rolled = [
         rank
         for rank in _rolled_up(run)
         if rank.collectives is not None or exchanging.isdisjoint(rank.processes)
     ]
-    if run.ranks is not None:  # a process that learnt its rank late may have other files
+    if run.ranks is not None:
+        # Only roll-ups of processes whose records are in files of these ranks are used. If a
+        # process learned its rank late, its roll-up may be named for another rank than its files.
         processes = _processes(run, KIND)
         rolled = [rank for rank in rolled if not processes.isdisjoint(rank.processes)]
     covered = set(chain.from_iterable(rank.processes for rank in rolled))
@@ -158,7 +161,7 @@ def records(run: Run, kind: str = KIND) -> Records:
     columns["arguments"] = [json.loads(text) for text in columns["arguments"]]
     manifest = run.manifest
     earlier = manifest.get("attempts")
-    # processes of earlier attempts and of this one, which are one rank
+    # the processes of all attempts of a restarted job: together they are one rank
     attempts = {attempt["pid"] for attempt in (*earlier, manifest)} if earlier else set()
     sizes = {
         (process.rank, process.host, process.pid): process.world_size for process in run.processes()
@@ -171,8 +174,8 @@ def records(run: Run, kind: str = KIND) -> Records:
     return Records(**columns, world_sizes=world_sizes)
 
 
-# The script's annotations of evaluation are read together with the phases. They get another
-# category, since loops over loaders have the same names.
+# The script's annotations of evaluation are read together with the phases. Their category is
+# replaced by ``_ANNOTATED``, since loops over loaders have the same names.
 _ANNOTATED, _ANNOTATIONS = "annotated", ("evaluate", "test")
 
 
@@ -233,7 +236,7 @@ def _tables(run: Run, kind: str) -> dict[str, Any]:
     }
 
 
-# roll-ups
+# writing and reading roll-ups: the files with the steps and collectives of each rank
 
 
 def roll_up(run: Run, rank: Rank) -> str:
@@ -241,9 +244,10 @@ def roll_up(run: Run, rank: Rank) -> str:
     atomically, so that no reader sees half of it.
 
     Columns: ``task`` (train, evaluation, or device: the training steps on a GPU's clock),
-    ``start_ns``, ``time_ns``, ``loops_ns``, ``items`` (-1: unknown), the time in each phase, which
-    add up to ``time_ns``, and ``launching_ns``. The file's metadata has, under the key ``voirkit``,
-    the other facts of the rank.
+    ``start_ns``, ``time_ns``, ``loops_ns``, ``items`` (-1: unknown), the times in ``COLUMNS`` (the
+    phases, with the parts of ``other`` in its place), which add up to ``time_ns``, and
+    ``launching_ns``. The file's metadata has, under the key ``voirkit``, the other facts of the
+    rank.
 
     A process in no group of ranks has ``steps/process=<pid>.parquet``. If threads of such a process
     train at the same time, each training but the main one has
@@ -307,7 +311,7 @@ def _write_collectives(run: Run, name: str, collectives: Collectives) -> None:
     metadata = {
         "schema": 1,
         "kinds": collectives.kinds,
-        "shared": sha256(shared).hexdigest(),  # columns with an equal hash are read once
+        "shared": sha256(shared).hexdigest(),  # same hash: these columns are read once
     }
     for key in ("backward_ns", "starved", "until_ns", "exposed_ns", "ran"):
         metadata[key] = getattr(collectives, key)
@@ -331,7 +335,7 @@ def _write(
         "FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2, KV_METADATA {voirkit:"
         f" {quoted(json.dumps(metadata))}}}"
     )
-    draft = f"{path}.{os.getpid()}.tmp"  # two readers may write it at the same time
+    draft = f"{path}.{os.getpid()}.tmp"  # with the pid: two readers may write at the same time
     query = f"COPY (SELECT {expressions} FROM rollup) TO {file(draft)} ({options})"
     connection.execute(query).fetchall()
     connection.unregister("rollup")
@@ -455,7 +459,7 @@ def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array]
     )
     counts = np.zeros(len(paths), np.int64)
     bounds: dict[str, list[str]] = {name: [] for name in _COLUMNS}
-    n_bounds = 0  # number of bounds of a column that all files have
+    n_bounds = 0  # number of bounds (least, most) of a column that is in all files
     for file, name, n, *least_and_most in run.database().execute(query).fetchall():
         if name == _COLUMNS[0]:
             counts[file] += n
@@ -472,7 +476,7 @@ def _read_step_columns(run: Run, paths: Sequence[str]) -> tuple[dict[str, Array]
         is_narrow = name != "start_ns" and -_MOST <= least <= most <= _MOST
         if least == most:
             number = np.array(least, np.int32 if is_narrow else np.int64)
-            columns[name] = np.broadcast_to(number, int(counts.sum()))  # a single number in memory
+            columns[name] = np.broadcast_to(number, int(counts.sum()))  # in memory one number
         else:
             value = _CODED if name == "task" else name
             expressions.append(f"{value}::{'INTEGER' if is_narrow else 'BIGINT'} AS {name}")
@@ -486,7 +490,7 @@ def _read_ranks(run: Run, paths: Sequence[str]) -> list[Rank]:
     own_type = np.result_type(*(columns[key] for key in _TIMES))
     own_ns = np.zeros((len(_TIMES), int(counts.sum())), own_type)
     for row, key in zip(own_ns, _TIMES, strict=True):
-        if columns[key].any():  # unwritten memory is not allocated by the system
+        if columns[key].any():  # rows of zeros are not written, so that they take no memory
             row[:] = columns[key]
     start_ns, time_ns, loops_ns, items, launching_ns, task = (columns[key] for key in _COLUMNS[:6])
     whole = Table(start_ns, time_ns, items, own_ns.T, loops_ns)

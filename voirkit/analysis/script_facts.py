@@ -28,7 +28,8 @@ def script_facts(records: Records, rows: Array, steps: Steps, leads_ns: Array) -
         records: The phases of all ranks.
         rows: Indices of the records of the threads that train.
         steps: The steps of these threads.
-        leads_ns: Starts of the steps of the leading optimizer.
+        leads_ns: Starts of the steps of the leading optimizer, which is the first one until another
+            takes over (``phases.leading_optimizers_ns``).
 
     Returns:
         ``optimizers``: for each optimizer a dict of ``optimizer``, ``fused``, ``foreach``,
@@ -93,7 +94,8 @@ def _updates(leads_ns: Array, steps: Steps) -> int | None:
         return None
     step = steps.training_steps_at(leads_ns)
     is_inside = step != NONE
-    # A loop that reads ahead trains on its last batches after its last request, in no step.
+    # A loop that reads ahead trains on its last batches after its last request. These optimizer
+    # steps lie in no training step, and are added.
     is_outside = (leads_ns >= train.start_ns[0]) & ~is_inside
     updates = len(np.unique(step[is_inside])) + int(is_outside.sum())
     return updates if 0 < updates < len(train) else None

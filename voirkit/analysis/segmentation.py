@@ -16,7 +16,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array
 
-OUTSIDE = -1  # in place of the index of a turn: the time belongs to no turn
+OUTSIDE = -1  # used instead of the index of a turn for time that belongs to no turn
 
 
 class Kind(IntEnum):
@@ -26,22 +26,23 @@ class Kind(IntEnum):
     ITER = 0  # an iterator was made
     FETCH = 1  # a batch was requested and returned
     END = 2  # a batch was requested, and there were no more
-    RELEASED = 3  # the iterator was released, and its step ends
+    RELEASED = 3  # the iterator was released, which ends its last step
     INCOMPLETE = 4  # the iterator was released in the middle of a step
 
 
 LET_GO = (Kind.RELEASED, Kind.INCOMPLETE)
-# members of an enum are slow to look up in a loop
+# Aliases for use in loops, because looking up a member of an enum is slow.
 _ITER, _FETCH, _END, _INCOMPLETE = Kind.ITER, Kind.FETCH, Kind.END, Kind.INCOMPLETE
 
 
-@dataclass(slots=True)  # not frozen, which takes three times as long to create; two per step
+# Not frozen: a frozen object takes three times as long to create, and each step creates two.
+@dataclass(slots=True)
 class Request:
     """A request to a loader or its iterator; times in nanoseconds of one clock."""
 
     kind: Kind
     start_ns: int  # start of the request
-    end_ns: int  # end of the request, when a batch is there
+    end_ns: int  # end of the request: the batch has arrived
     episode: int  # number of the iterator, unique in the thread
     loader: int  # number of the loader that made the iterator
     items: int | None = None  # number of items in the batch; None if it is not known
@@ -52,11 +53,12 @@ class StepInterval:
     """The time from one request for a batch to the next request to the same iterator."""
 
     episode: int  # number of the iterator
-    # time of the request for its batch; for the first one of an iterator, the time it was made
+    # time of the request for the interval's batch; for the first interval of an iterator, the time
+    # at which the iterator was made
     start_ns: int
-    end_ns: int | None = None  # time of the next request; None if there was none
-    # indices of the requests for batches in it, including those to companion iterators (``zip`` of
-    # two loaders)
+    end_ns: int | None = None  # time of the request that ends the interval; None if it never ended
+    # indices of the requests for batches in the interval, including those to companion iterators
+    # (``zip`` of two loaders)
     requests: list[int] = field(default_factory=list)
 
 
@@ -65,9 +67,10 @@ class Segmentation:
     """The time of a thread, divided into turns."""
 
     turns: list[StepInterval]  # ordered by start
-    edges: list[int]  # start of each piece of time, ascending, in nanoseconds
-    # for each edge, index of the turn that owns the time until the next edge; ``OUTSIDE`` for none.
-    # The turns of a loop inside another loop's turn own their time: the outer turn excludes it.
+    edges: list[int]  # times at which the current turn changes, in nanoseconds, ascending
+    # for each time in ``edges``, the index of the turn that is current from then until the next
+    # one; ``OUTSIDE`` for no turn. While an inner loop runs, its turns are the current ones: their
+    # time does not count for the turn of the outer loop.
     owners: list[int]
 
     @cached_property
@@ -89,10 +92,10 @@ class _Episode:
     number: int
     loader: int
     begun_ns: int
-    last: int = 0  # index of its last request for a batch
-    last_asked: int = 0  # index of its last request for a batch, even if none was left
-    companion: bool = False  # True if another iterator's loop includes its requests
-    turn: int = OUTSIDE  # index of its current turn
+    last: int = 0  # index of the last request that returned a batch
+    last_asked: int = 0  # index of the last request for a batch, whether or not one was left
+    companion: bool = False  # True if its requests count as part of another iterator's loop
+    turn: int = OUTSIDE  # index of the iterator's current turn
 
 
 def split_at_requests(requests: Sequence[Request]) -> Segmentation:
@@ -100,7 +103,8 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
 
     Loops may be nested (evaluation every 100 steps): each instant belongs to the innermost loop.
     Two iterators that are asked alternately (``zip``, ``next`` on a second loader) form one loop.
-    The one that was asked first leads, and the requests to its companion lie in the leader's turns.
+    The one that was asked first is the leader: only its requests begin turns. The requests to the
+    other, its companion, count as part of these turns.
 
     Args:
         requests: All requests of one thread, ascending by start.
@@ -116,11 +120,11 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
             continue
         if episode not in open_:
             if request.kind >= _END:
-                continue  # the iterator returned no batch
+                continue  # no loop is open for this iterator: it returned no batch
             loader = request.loader
             over = [k for k, e in enumerate(open_) if e.loader == loader and e.last < i]
             _abandon(open_, open_[over[0] :] if over else [], request.start_ns, segmentation)
-        elif request.kind not in LET_GO:  # a release may come long after the loop
+        elif request.kind not in LET_GO:  # a release, which may be late, ends no inner loop
             _abandon(open_, open_[open_.index(episode) + 1 :], request.start_ns, segmentation)
         if request.kind is _ITER:
             if episode not in open_:
@@ -143,8 +147,8 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
 
 
 def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
-    """Return the episodes by number, with companions marked: iterators that are asked alternately
-    with another one, which leads."""
+    """Return the episodes by number. Of iterators that are asked alternately, all but the one that
+    was asked first are marked as companions."""
     episodes: dict[int, _Episode] = {}
     for i, request in enumerate(requests):
         episode = episodes.get(request.episode)
@@ -176,7 +180,8 @@ def _episodes(requests: Sequence[Request]) -> dict[int, _Episode]:
             continue
         while open_[-1] is not episode:
             above = open_.pop()
-            # Both are asked again, or the leader ended first: they are asked alternately.
+            # The iterator ``above`` was asked since the last request to ``episode``. The two are
+            # asked alternately if ``above`` is asked again later, or if ``episode`` ended first.
             above.companion = above.last_asked > i or (
                 request.kind is _END and above.number not in ended
             )

@@ -47,39 +47,43 @@ from voirkit.runs import thresholds as limits
 
 CHANCE = 0.05  # how often equal runs may be called different
 FEWEST_STEPS = 10  # a run with fewer steps gives no estimate
-# Relative standard deviation of a run's median between runs, in addition to the error that its
-# steps show. It is assumed with one run a side. The first value is for an idle machine; the second
-# was measured on a busy machine (docs/compare.md), and limits ``between_runs``.
+# Relative standard deviation between the medians of equal runs, in addition to the error that the
+# steps of a run show. It is assumed if each side has a single run. The first value is for an idle
+# machine. The second was measured on a busy machine (docs/compare.md), and is the upper limit of
+# ``between_runs``.
 BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
-BETWEEN_STARTS = 0.1  # the same for the time before and after training, such as imports
-_HELD_UP = 0.4  # share of the spread of steps that ``between_runs`` assumes between runs
-# On a busy machine steps may take 1 / (1 - share of time that the main thread waited) to this power
-# times as long.
+BETWEEN_STARTS = 0.1  # the same for times before and after training, such as imports
+_HELD_UP = 0.4  # assumed spread between runs, as a share of the spread of steps
+# On a busy machine steps may take (1 / (1 - w)) ** _WAITED_POWER times as long, where w is the
+# share of its time in which the main thread waited for a processor (``contention``).
 _WAITED_POWER = 3.0
 _MOST_WAITED = 0.99
-# standard deviation of the slowdown by other programs, as a share of its upper bound (in
-# logarithms)
+# Standard deviation of the logarithm of the slowdown by other programs, as a share of the largest
+# value of that logarithm (``contention``).
 UNEVEN = 0.2
-_LONGEST = 3  # up to this number of runs of one side in a row, each run counts
+# if more than this number of runs of one side follow each other, each half counts as one run
+_LONGEST = 3
 _DRAWS = 1000
-_MOST_BLOCKS = 1000  # blocks in a draw; for longer runs blocks are made longer without loss
+# maximum number of blocks in a draw; longer runs get longer blocks, without loss
+_MOST_BLOCKS = 1000
 
 
 class Estimate(NamedTuple):
-    """A figure of a run with its standard error, estimated from the run's steps."""
+    """A value of a run, such as the median step time, with its standard error, estimated from the
+    run's steps."""
 
-    value: float  # the figure's logarithm
-    error: float = 0.0  # the standard error of ``value``
+    value: float  # logarithm of the run's value
+    error: float = 0.0  # standard error of that logarithm
 
 
 class Difference(NamedTuple):
-    """The difference of a figure between two sides of runs."""
+    """The difference of a value, such as the median step time, between two sides of runs."""
 
     ratio: float  # second side over first side
     low: float  # lower end of the ratio's interval
     high: float  # upper end of the ratio's interval
-    first: tuple[float, float]  # interval of the first side's figure
-    second: tuple[float, float]  # interval of the second side's figure
+    first: tuple[float, float]  # interval of the first side's value
+    second: tuple[float, float]  # interval of the second side's value
     measured: bool  # True if the variation between runs was measured; False if it was assumed
 
     @property
@@ -115,7 +119,8 @@ def rate_of_steps(amount: Array, time: Array) -> Estimate | None:
     10 steps, or if either sum is 0."""
     if len(time) < FEWEST_STEPS or not amount.sum() or not time.sum():
         return None
-    # first-order approximation of the logarithm of the ratio
+    # To the first order, the mean of these differences over a draw is the logarithm of the draw's
+    # rate divided by the run's rate.
     means, inflation = bootstrap_means(amount / amount.mean() - time / time.mean())
     return Estimate(log(amount.sum() / time.sum()), inflation * float(means.std()))
 
@@ -224,7 +229,7 @@ def between_runs(median: float, fastest: float, mean: float | None = None) -> fl
     Args:
         median: The median step time.
         fastest: The tenth percentile of the step time.
-        mean: The mean step time if the figure is a rate; otherwise None.
+        mean: The mean step time if a rate is compared; otherwise None.
     """
     if mean is not None:
         return max(BETWEEN_RUNS, _HELD_UP * log(mean / median))
@@ -260,12 +265,12 @@ def difference(
     chance: float = CHANCE,
     bias: tuple[float, float] = (0.0, 0.0),
 ) -> Difference:
-    """Compare a figure between two sides of runs, with at least one run each.
+    """Compare a value, such as the median step time, between two sides with at least one run each.
 
     Args:
         first, second: The estimates of each side's runs.
-        between: Relative standard deviation of the figure between runs, which the steps do not
-            show. It is only used with one run a side.
+        between: Relative standard deviation of the value between runs, which the steps do not
+            show. It is only used if each side has a single run.
         chance: How often the interval may leave out the true ratio.
         bias: By how much the logarithm of the true ratio may lie below and above the measured one,
             because one side was slowed down more.
@@ -337,8 +342,8 @@ def _measured_reach(
 def rank_of_difference(m: int, n: int, chance: float) -> int:
     """Return the rank k of the differences, k-th smallest and k-th largest of all m * n, that bound
     the Mann-Whitney interval; 0 if there are too few."""
-    # distribution of the Mann-Whitney statistic: at index u, the number of orderings of m + n values
-    # of two samples in which u of the m * n differences between the samples are below 0
+    # distribution of the Mann-Whitney statistic: at index u, the number of orderings of the m + n
+    # values of two samples in which u of the m * n differences between the samples are below 0
     orders = np.zeros(m * n + 1)
     orders[0] = 1.0
     for i in range(1, m + 1):
@@ -349,7 +354,7 @@ def rank_of_difference(m: int, n: int, chance: float) -> int:
     return int(np.searchsorted(chances, chance, side="right"))
 
 
-# pairs of runs
+# comparison of runs in pairs
 
 
 FEWEST = 5
@@ -357,21 +362,21 @@ MISSES = 1 / 16  # how often the interval may leave out the true median
 WIN, LOSS, NONE = "win", "loss", "no difference found"
 
 
-# Smallest share of a run's time that counts as not waiting. The waits of several threads are added
-# up, so they may exceed the run's time.
+# Lower limit for the share of a run's time that is left without its waits. The waits of several
+# threads are added up, so they may exceed the run's time.
 _LEAST_LEFT = 0.01
 
 
 class Judgement(NamedTuple):
     """The result of a comparison by pairs."""
 
-    median: float  # median of the ratios, changed over plain
+    median: float  # median of the pairs' ratios: time of the changed run over the plain run's
     low: float  # lower end of the median's interval
     high: float  # upper end of the median's interval
     # median relative difference of two successive plain runs; 0 with one pair
     spread: float
     verdict: str | None  # ``win``, ``loss``, ``no difference found``; None for fewer than 5 pairs
-    because: str = ""  # reason why there is no verdict, or no difference although one is expected
+    because: str = ""  # reason for no verdict, or for no difference though the times differ
 
 
 def judge_pairs(

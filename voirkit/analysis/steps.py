@@ -41,7 +41,7 @@ from voirkit.analysis.segmentation import (
 from voirkit.analysis.work_times import NEVER, first_from
 from voirkit.phase_table import COLUMN, COLUMNS, PHASES
 
-# Columns of ``Table.own_ns``.
+# Indices of columns of ``Table.own_ns``.
 WAIT = COLUMN[phase_names.WAIT]
 TRANSFER = COLUMN[phase_names.TRANSFER]
 FORWARD = COLUMN[phase_names.FORWARD]
@@ -57,11 +57,11 @@ GC = COLUMN["gc"]
 VOIRKIT = COLUMN["voirkit"]
 REST = COLUMN["rest"]
 
-# Phases that are parts of the run's wall time of their own: wherever they happen, they count
-# neither as training nor as evaluation.
+# Phases that the account of the run's wall time lists by themselves, with their columns: wherever
+# they happen, their time counts neither as training nor as evaluation.
 ASIDE = {"checkpoint": CHECKPOINT, "compile": COMPILE, "import": IMPORT, "gc": GC}
-# Another such part: starting and stopping workers of loaders. In a training step, that counts as
-# wait for data instead.
+# Starting and stopping workers of loaders, which that account lists by itself too. In a training
+# step, its time counts as data loader wait instead.
 WORKERS = "workers"
 
 _FREEING_NS = 100_000
@@ -99,13 +99,13 @@ class Table:
     # zero_grad, checkpoint, compilation, imports, garbage collections, voirkit's own readings,
     # rest; each row adds up to the step's ``time_ns``
     own_ns: Array
-    # total duration of the loops in each step, which ``time_ns`` excludes; pass None if there are
-    # none
+    # total duration of the loops in each step, which ``time_ns`` excludes; pass None if no step
+    # contains a loop
     loops_ns: Array = None
 
     def __post_init__(self) -> None:
         if self.loops_ns is None:
-            # a view of a single number
+            # zeros for all steps, in memory a single number
             object.__setattr__(self, "loops_ns", np.broadcast_to(np.int64(0), len(self.time_ns)))
 
     def __len__(self) -> int:
@@ -142,12 +142,14 @@ def concatenated(tables: Sequence[Table]) -> Table:
 class DeviceTable:
     """Training steps on the clock of a GPU."""
 
-    # Each step lasts to the end of the GPU work that was launched in it. Forward, backward and
-    # optimizer are time of the GPU. Wait and the other phases are time of the host while the GPU
-    # was idle. Rest is time of which nothing is recorded for either.
+    # Each step lasts to the end of the GPU work that was launched in it. The columns forward,
+    # backward and optimizer are the time that the GPU spent on these phases. Wait and the other
+    # phases are the time that the host spent on them while the GPU was idle. Rest is the time for
+    # which neither the GPU nor the host has a record.
     table: Table
-    # for each step, the GPU time in forward, backward and optimizer in which the GPU waited for the
-    # host: its work ended as soon as the host had launched it. Shape (n,).
+    # for each step, the GPU time in forward, backward and optimizer for work that ended as soon as
+    # the host had launched it: the GPU waited for the host, and could have done more in that time.
+    # Shape (n,).
     launching_ns: Array
 
 
@@ -157,7 +159,7 @@ class Uncounted:
 
     optimizer_steps: int
     backward_passes: int
-    first_ns: int  # start of the first of them
+    first_ns: int  # start of the first such optimizer step or backward pass
 
     def __bool__(self) -> bool:
         return bool(self.optimizer_steps or self.backward_passes)
@@ -186,11 +188,11 @@ class Steps:
     device: DeviceTable | None = None  # training steps on the clock of a GPU, if one was used
     # numbers of the iterators whose batches were trained on; not kept in a roll-up
     episodes: frozenset[int] = frozenset()
-    # time in checkpoints after the start of the first training step but in no step, such as after
-    # an epoch
+    # time in checkpoints that lie in no step and after the start of the first training step, such
+    # as a checkpoint after an epoch
     saving_between_ns: int = 0
-    # for each part of the wall time in ``ASIDE`` and ``WORKERS``, the time in no step: (before the
-    # first step, after it)
+    # for each name in ``ASIDE``, and for ``WORKERS``, the time in no step: (before the first step,
+    # since its start)
     aside_ns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     uncounted: Uncounted = ALL_COUNTED
     # time in which workers of loaders are started or stopped in steps of evaluation
@@ -219,7 +221,8 @@ class Steps:
 
     def steps_at(self, at_ns: Array) -> tuple[Array, Array]:
         """Return the indices of the training step and of the evaluation step in which each instant
-        lies. Only the innermost of the two counts; the other is ``NONE``."""
+        lies. Only the innermost of the two counts; the other is ``NONE``. Both are ``NONE`` for an
+        instant in no step."""
         start_ns = np.concatenate((self.train.start_ns, self.evaluation.start_ns))
         end_ns = np.concatenate((self.train.end_ns, self.evaluation.end_ns))
         order = outer_first(start_ns, end_ns - start_ns)
@@ -346,7 +349,7 @@ def _with_workers(
 
 def _turns_that_go_on(segmentation: Segmentation, requests: Sequence[Request]) -> list[int]:
     """Return the indices of the turns in progress where the records end, as in a killed run. Their
-    optimizer steps do not count as uncounted."""
+    optimizer steps and backward passes do not count as uncounted."""
     over = {request.episode for request in requests if request.kind >= Kind.END}
     last = {turn.episode: i for i, turn in enumerate(segmentation.turns)}
     return [
@@ -396,7 +399,7 @@ def _outside_of_loops(
     if stretches:
         step_ends_ns = np.concatenate([steps.end_ns for steps in stretches])
     evaluates = evaluating(work, marks, loops, step_ends_ns)
-    # synthetic episodes begin at -2, since -1 stands for an unknown loader
+    # made-up iterators are numbered from -2 or lower downwards; -1 stands for an unknown loader
     first_episode = min([request.episode - 1 for request in timeline.requests] + [-2])
     is_step_work = (turn == OUTSIDE) & ~evaluates & (work.kind != Work.OPTIMIZER)
     steps = requests_of_steps(stretches, work.chosen(is_step_work), first_episode)
@@ -417,7 +420,7 @@ def _known_since(
     If the creation of the first training loop's iterator was not recorded, it is the start of that
     loop: only the end of the run was recorded, and earlier work may belong to the loop."""
     first = next((turn for turn in segmentation.turns if turn.episode in trains), None)
-    if first is None or first.episode < 0:  # batches from a queue: no iterator is made
+    if first is None or first.episode < 0:  # below 0: batches from a queue, without an iterator
         return 0
     is_made = any(
         request.episode == first.episode and request.kind is Kind.ITER for request in requests
@@ -612,17 +615,19 @@ def _items(turn: StepInterval, requests: Sequence[Request]) -> int:
     return -1 if items is None else items
 
 
-# Steps on the clock of a GPU: the GPU's work and its waits, from the spans of the host and of the
-# device. The host only launches the work of forward and backward. The device's spans have its
-# duration and the real end of each step. Their times have been converted to the host's clock.
+# Steps on the clock of a GPU: when the GPU computed and when it was idle, from the spans of the
+# host and of the device. In forward and backward the host only launches work for the GPU. The spans
+# of the device say how long that work took and when each step really ended. Their times have been
+# converted to the host's clock.
 
 _WORK = (FORWARD, BACKWARD, OPTIMIZER)
-# Phases of the host that count while the device is idle. Other idle time is the script's own Python
-# code, and the launching of work.
+# Phases of the host to which the device's idle time is assigned. In its other idle time the host
+# runs the script's own Python code, or launches work for the device.
 _OF_HOST = (WAIT, TRANSFER, CHECKPOINT, COMMUNICATION)
-_SLACK_NS = 20_000  # possible error of the clock of CUDA events
-# A device was starved if its work ended less than this after the host's span: in ns, or as a share
-# of that span.
+_SLACK_NS = 20_000  # possible error of times that come from CUDA events
+# The device was starved (it waited for the host) if work of the device ended less than this long
+# after the host's span that launched it: a number of ns, or a share of that span, whichever is
+# larger.
 _LATE_NS, _LATE = 50_000, 0.1
 
 
@@ -652,7 +657,7 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
     np.maximum.at(over_ns, step[is_inside], finished_ns[is_inside])
     over_ns = np.maximum.accumulate(over_ns)
     begin_ns = start_ns.copy()
-    begin_ns[1:] = np.maximum(begin_ns[1:], over_ns[:-1])  # after the last step's work
+    begin_ns[1:] = np.maximum(begin_ns[1:], over_ns[:-1])  # after the GPU work of the previous step
     over_ns = np.maximum(over_ns, begin_ns)
     own_ns = _time_between(begin_ns, over_ns, _segments(host, device))
     time_ns = over_ns - begin_ns
@@ -678,7 +683,8 @@ def _match(host: Timeline, device: Timeline) -> tuple[Array, Array]:
         of_device = of_device[len(of_device) - n :]
         latest_launch_ns = device.start_ns[of_device] + _SLACK_NS
         first = len(of_host) - n
-        # device work cannot begin before its host span
+        # work of the device cannot begin before the host span that launched it: if it would, match
+        # the device spans with earlier host spans
         while first and (latest_launch_ns < host.start_ns[of_host[first : first + n]]).any():
             first -= 1
         hosts.append(of_host[first : first + n])
@@ -702,7 +708,7 @@ def _segments(host: Timeline, device: Timeline) -> list[tuple[int, int, int]]:
     phases while the device was idle."""
     busy = _flat(device)
     segments = list(busy)
-    first = 0  # the first device segment that may overlap
+    first = 0  # index of the first device segment that may overlap the host's segment
     for start, end, meaning in _flat(host):
         if meaning not in _OF_HOST:
             continue
@@ -723,7 +729,7 @@ def _segments(host: Timeline, device: Timeline) -> list[tuple[int, int, int]]:
 def _flat(timeline: Timeline) -> list[tuple[int, int, int]]:
     """Return the innermost spans as consecutive segments (start, end, phase)."""
     segments: list[tuple[int, int, int]] = []
-    open_: list[tuple[int, int]] = []  # (end, meaning)
+    open_: list[tuple[int, int]] = []  # (end, phase) of the spans in progress
     now = 0
 
     def advance(until: int) -> None:
@@ -772,7 +778,7 @@ def _time_between(
         spent_ns = np.zeros(len(points_ns))
         spent_ns[1::2] = np.cumsum(end_ns - start_ns)
         spent_ns[2::2] = spent_ns[1:-1:2]
-        base_ns = points_ns[0]  # a float has only 53 bits: interpolate differences
+        base_ns = points_ns[0]  # subtracted, since a float has only 53 bits
         spent_at_end = np.interp(over_ns - base_ns, points_ns - base_ns, spent_ns)
         spent_at_begin = np.interp(begin_ns - base_ns, points_ns - base_ns, spent_ns)
         own_ns[:, meaning] = np.round(spent_at_end - spent_at_begin).astype(np.int64)

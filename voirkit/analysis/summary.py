@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 
-# ``_FROM_THE_RUN``: keys that ``_initial_summary`` sets itself. ``_EMPTY``: all other keys, which
-# are null or empty if the run did not write them.
+# ``_FROM_THE_RUN``: keys that ``_initial_summary`` sets itself. ``_EMPTY``: all other keys, with
+# the null or empty values that they have if the run did not write them.
 _FROM_THE_RUN = ("schema", "voirkit", "command", "exit_code", "duration_s", "world_size", "ended")
 _EMPTY = {key: value for key, value in empty("").items() if key not in _FROM_THE_RUN} | {
     "verdict": None,
@@ -95,7 +95,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
     if "steps" in failures:
         if not summary.get("steps"):
             summary.update(verdict=dict(_STEPS_FAILED), advice=[])
-    elif is_renewed:  # after the parts, since the verdict uses them
+    elif is_renewed:  # after the parts of the instruments, which the verdict uses
         of_rank = partial(_of_rank, runs, summary)
         nothing: tuple[dict[str, Any] | None, list[dict[str, Any]]] = (None, [])
         summary["verdict"], summary["advice"] = attempt(
@@ -104,7 +104,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
     summary["findings"] = [finding.document() for finding in findings]
     summary["alerts"] = alerts_of(findings)
     dropped: dict[str, int] = attempt("dropped records", lambda: _dropped(runs), {})
-    # processes that could not report their counts have them in their records
+    # for a process that could not report its counts, they are taken from its records
     counts = summary["dropped"]
     summary["dropped"] = counts | {name: max(n, counts.get(name, 0)) for name, n in dropped.items()}
     run.warnings += attempt("ranks", lambda: _not_recorded(run, ranks, summary), [])
@@ -119,7 +119,7 @@ def summary_of(run: Run, *other_runs: Run) -> dict[str, Any]:
 def _renew_steps(
     summary: dict[str, Any], runs: Sequence[Run], ranks: Sequence[Rank], failures: PartFailures
 ) -> None:
-    """Add the figures of steps, the recorded work and the wall time to a summary."""
+    """Add the values for the steps, the recorded work and the wall time to a summary."""
     run, attempt = runs[0], failures.attempt
     document: dict[str, Any] = attempt(
         "steps", lambda: step_figures(ranks, summary, Moments(run.manifest).begun), {}
@@ -133,7 +133,8 @@ def _renew_steps(
         summary["wall"] = attempt("wall time", lambda: _wall(run, ranks, summary), wall)
 
 
-# Keys of ``recorded_work``, which counts records in a run without steps, by (category, name).
+# Keys of ``recorded_work``, the counts of records in the summary of a run without steps: (category,
+# name) of the records -> key.
 _WORK = {
     ("dataloader", "iter"): "loader_iterators",
     ("dataloader", "fetch"): "batches",
@@ -201,7 +202,7 @@ def wall_of(
     starts_ns.append(moments.begun)
     script = manifest.get("host"), manifest.get("pid")
     waits = bool(first.processes) and script not in first.processes
-    if waits:  # for its child processes; after the last step, they exit
+    if waits:  # the script's own process waits for its children, which exit after the last step
         step_ends_ns = [int(table.end_ns.max()) for table in steps.tables if len(table)]
         script_end_ns = min(script_end_ns, max(step_ends_ns))
     parts_ns = _parts_ns(steps)
@@ -235,7 +236,8 @@ def _first_on_the_clock(manifest: Mapping[str, Any], ranks: Sequence[Rank]) -> R
     return on_the_clock(standalone if first.alone else [first, *standalone])
 
 
-# The parts of a restarted job's time, from the start of its first attempt to the end of its last.
+# Names for the parts of a restarted job's time, from the start of its first attempt to the end of
+# its last attempt.
 GOODPUT = (
     "training",
     phase_names.WAIT,
@@ -255,7 +257,7 @@ class Attempt(NamedTuple):
     clock."""
 
     begin_ns: int
-    # time of the last record, or of the last sign of a hang; for the last attempt, its end
+    # end of the last record, or of a hang after it; for the last attempt, the end of the run
     end_ns: int
     # (start, end) of checkpoints that any rank wrote
     checkpoints_ns: Sequence[tuple[int, int]]
@@ -448,7 +450,7 @@ def _is_in_step(table: Table, instant_ns: int) -> Array:
 def _without_hangs(table: Table, hangs: Sequence[tuple[int, int]]) -> Table:
     """Return the steps without the time of hangs, which is subtracted from the longest phase of a
     step: that phase was in progress during the hang."""
-    # copies, in 64 bits: a hang may be longer than 32 bits can hold
+    # copies with 64 bits: the duration of a hang may not fit into 32
     own_ns, time_ns = table.own_ns.astype(np.int64), table.time_ns.astype(np.int64)
     for start_ns, end_ns in hangs:
         rows = np.flatnonzero(_is_in_step(table, start_ns))
@@ -712,12 +714,12 @@ def check_stream(run: Run) -> None:
         try:
             with open(os.path.join(folder, name), encoding="utf-8", errors="replace") as file:
                 for number, line in enumerate(file, 1):
-                    # the last line of a killed run may be incomplete
+                    # no warning for a last line without newline: the run may have been killed
                     if not _is_object(line) and line.endswith("\n"):
                         run.warnings.append(
                             f"stream/{name}:{number}: this line is no JSON object; it is left out."
                         )
-        except OSError as exc:  # a folder in its place, no right to read it
+        except OSError as exc:  # a folder of that name, or no permission
             run.warnings.append(f"stream/{name} cannot be read: {exc.strerror}.")
 
 

@@ -1,7 +1,7 @@
-"""Symptoms of common causes in a training's records, as figures in a dictionary that JSON can hold.
+"""Symptoms of common causes in a training's records, as values in a dictionary that JSON can hold.
 Rules of instruments judge them.
 
-A symptom whose figure is empty or zero has no entry.
+A symptom whose value is empty or zero has no entry.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _NS = 1e-9
 FEW_STEPS = 50  # minimum number of steps to judge whether steps get slower
 _FIFTHS = 5
-_LITTLE_BELOW = 0.9  # a value that ``rises`` accepts is at least this share of the one before
-_FULL = 2  # the generation of a garbage collection that looks at all objects
+_LITTLE_BELOW = 0.9  # ``rises``: a value must be at least this share of the previous one
+_FULL = 2  # generation of a full garbage collection, which looks at all objects
 
 
 def symptoms_of(
@@ -185,10 +185,10 @@ def _evaluated_in_training(
 
 
 def _evaluation_mode(calls: _ModelCalls, steps: Steps) -> dict[str, int]:
-    """Return figures of a training that stays in evaluation mode after an evaluation, to its end
-    or to the next ``train()``.
+    """Return values that describe a training that stays in evaluation mode after an evaluation, to
+    its end or to the next ``train()``.
 
-    The figures: ``first_step``, the first step in evaluation mode; ``steps_in_eval``, the number of
+    The values: ``first_step``, the first step in evaluation mode; ``steps_in_eval``, the number of
     steps in evaluation mode; ``steps``, the number of all steps. Empty if training enters
     evaluation mode without an evaluation: that is on purpose.
     """
@@ -222,9 +222,9 @@ def _training_batches(timeline: Timeline, steps: Steps) -> list[Request]:
 
 
 def _iterators(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]:
-    """Return figures of iterators that gave training only one batch: ``single``, their number;
-    ``iterators``, the number of all iterators; ``again_s``, the time to make all single ones but
-    the first. Empty if fewer than two iterators gave only one batch."""
+    """Return values that describe iterators that gave training only one batch: ``single``, their
+    number; ``iterators``, the number of all iterators; ``again_s``, the time to make all single
+    ones but the first. Empty if fewer than two iterators gave only one batch."""
     batches = Counter(request.episode for request in fetches)
     single = {episode for episode, n in batches.items() if n == 1}
     if len(single) < 2:
@@ -240,7 +240,7 @@ def _iterators(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]
 def _first_batches(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]:
     """Return the data loader waits of the training loops, in seconds.
 
-    The figures: ``loops``, the number of loops; ``first``, the median wait for the iterator and the
+    The values: ``loops``, the number of loops; ``first``, the median wait for the iterator and the
     first batch of a loop; ``later``, the median wait for a later batch; ``again``, the time by
     which the first waits exceed ``later``, summed over the loops. Empty if there are fewer than two
     loops or no later batches.
@@ -266,9 +266,10 @@ def _first_batches(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, 
 
 
 def _slowdown(train: Table) -> dict[str, Any]:
-    """Return figures of a run whose steps get slower from each fifth of the run to the next.
+    """Return values that describe a run whose steps get slower from each fifth of the run to the
+    next.
 
-    The figures: ``fifths_s``, the median step of each fifth; ``phase``, the phase that grows most;
+    The values: ``fifths_s``, the median step of each fifth; ``phase``, the phase that grows most;
     ``phase_fifths_s``, the medians of that phase. Empty if the steps do not get slower.
     """
     if len(train) < FEW_STEPS:
@@ -282,10 +283,10 @@ def _slowdown(train: Table) -> dict[str, Any]:
 
 
 def _collections(records: Records, rows: Array, meaning: Array, train: Table) -> dict[str, Any]:
-    """Return figures of the garbage collections in all threads of the training process, except
-    those during imports and compilations.
+    """Return values that describe the garbage collections in all threads of the training process,
+    except those during imports and compilations.
 
-    The figures: ``n``, the number of collections; ``total_s``, their time; ``later_s``, the time
+    The values: ``n``, the number of collections; ``total_s``, their time; ``later_s``, the time
     of those since the first step; ``full``, the number of full collections since the first step.
     Empty without collections.
     """

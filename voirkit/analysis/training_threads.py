@@ -14,8 +14,9 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array, begins_inside
 
-# Two threads with different optimizers take turns if a turn has at least this many pieces of work
-# (model calls, backward passes, optimizer steps) on average.
+# Two threads with different optimizers count as taking turns if one makes, on average, at least
+# this many model calls, backward passes and optimizer steps (all together) before the other
+# continues.
 _LEAST_IN_TURN = 6
 
 
@@ -24,16 +25,17 @@ class ThreadActivity:
     """Activity of one thread; the arrays are ascending."""
 
     tid: int
-    # starts and ends of its work and its requests for batches; these spans do not overlap
+    # starts and ends of the thread's model calls, backward passes, optimizer steps and requests for
+    # batches; these spans do not overlap
     busy: tuple[Array, Array]
-    # starts and ends of its work alone: model calls, backward passes, optimizer steps
+    # the same without the requests for batches
     work: tuple[Array, Array]
     updates: int  # number of optimizer steps
     backward_passes: int
     forward_calls: int
-    optimizers: frozenset[int]  # the optimizers that made these steps
+    optimizers: frozenset[int]  # numbers of the optimizers that stepped
     fetches: int  # number of batches that the thread requested from loaders
-    reads_queue: bool  # True if it got batches from a queue that another thread filled
+    reads_queue: bool  # True if the thread got batches from a queue that another filled
 
     @property
     def weight(self) -> tuple[int, int, int]:
@@ -98,8 +100,8 @@ def group_by_training(threads: Sequence[ThreadActivity]) -> list[list[ThreadActi
         if groups and not (leader.updates or leader.backward_passes):
             break
         group = _Group(leader)
-        # A thread that joins may make another one join: a thread with the same optimizer, or the
-        # thread that reads its batches.
+        # Repeated, because a thread that joins the group may let another thread join: one with the
+        # same optimizer, or the one that reads its batches.
         while joining := [thread for thread in waiting if group.takes_turns_with(thread)]:
             group.add(joining[0])
             waiting.remove(joining[0])
@@ -134,7 +136,7 @@ def _switches_seldom(first: ThreadActivity, second: ThreadActivity) -> bool:
 def _overlap(first: tuple[Array, Array], second: tuple[Array, Array]) -> bool:
     """True if a span of one set overlaps a span of the other; the spans within a set are ascending
     and do not overlap."""
-    # for each span of ``first``: the first span of ``second`` that ends after it begins
+    # for each span of ``first``: the first span of ``second`` that ends after the other has begun
     following = np.searchsorted(second[1], first[0], side="right")
     begins_ns = np.append(second[0], np.iinfo(np.int64).max)[following]
     return bool((begins_ns < first[1]).any())

@@ -118,7 +118,8 @@ class BackwardPasses:
         begins_ns = self._work.of(Work.FORWARD | Work.BACKWARD).start_ns
         optimizers = self._work.of(Work.OPTIMIZER)
         following_ns = first_from(begins_ns, self._backward.end_ns)
-        # first optimizer step after the unit; the step before it is the unit's last one
+        # the first optimizer step after the next model call or backward pass; the optimizer step
+        # before that one is the last that belongs to the backward pass
         next_step = np.searchsorted(optimizers.start_ns, following_ns)
         stepped_ns = np.concatenate(([0], optimizers.end_ns))[next_step]
         ends: list[int] = np.maximum(self._backward.end_ns, stepped_ns).tolist()

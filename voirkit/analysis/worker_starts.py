@@ -34,7 +34,7 @@ class _Episode:
     workers: int
     start_ns: int = 0
     stop_ns: int = 0
-    # (start, end) of each request, ascending
+    # (start, end) of each request for a batch, ascending
     fetches_ns: list[tuple[int, int]] = field(default_factory=list)
 
     def first_waits_ns(self) -> int:

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from voirkit.errors import PLAIN
 
-# By subcommand: its function, which takes the words after it, returns the exit code and is imported
-# only when called; its arguments; its description.
+# For each subcommand: its function, its arguments, its description. The function is imported only
+# when it is called; it takes the words after the subcommand, and returns the exit code.
 SUBCOMMANDS = {
     "init": (
         "voirkit.commands.probes:write_voirfile",
@@ -68,5 +68,5 @@ def printing() -> Iterator[None]:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
-        # python flushes the rest of the output when it exits: discard it
+        # discard the rest of the output, which python would flush to the closed pipe when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -22,7 +22,7 @@ from voirkit.runner.overseer import Overseer
 
 RUN = ""  # stands for the command line that runs a script, which has no subcommand
 _OWN = "voirkit"  # the distribution whose instruments are voirkit's own
-# a metavar that lists the values that may be typed: ``full|files|counts``, ``timing``
+# a metavar that lists the values that the option takes: ``full|files|counts``, ``timing``
 _LITERAL = re.compile(r"[a-z]+([|,][a-z]+)*")
 
 
@@ -115,7 +115,7 @@ def _parser_of_run(with_plugins: bool) -> ExtendedArgumentParser:
             overseer.adopt(instruments, BUILT_IN if distribution == _OWN else PLUGIN)
     with redirect_stdout(StringIO()):
         try:
-            overseer(["--version"])  # before it exits, instruments add their options
+            overseer(["--version"])  # instruments add their options, then it exits
         except SystemExit:
             pass
     return overseer.argparser

@@ -295,7 +295,7 @@ def _print_sections(first: Side, second: Side, comparison: _Comparison, is_markd
 def _check_comparable(first: Side, second: Side) -> None:
     """Raise CommandLineError if some runs have training steps and others have none.
 
-    The figures of such runs have nothing in common.
+    The values of such runs have nothing in common.
     """
     named_summaries = [
         *zip(first.names, first.summaries, strict=True),
@@ -306,7 +306,7 @@ def _check_comparable(first: Side, second: Side) -> None:
         steps = summary.get("steps") or {}
         if not steps.get("n"):
             untrained.append(name)
-    if 0 < len(untrained) < len(named_summaries):  # if all lack steps, they have other figures
+    if 0 < len(untrained) < len(named_summaries):  # if all lack steps, other values count
         raise CommandLineError(
             "no step of a training is recorded there.",
             where=untrained[0],

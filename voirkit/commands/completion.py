@@ -17,8 +17,8 @@ from voirkit.options import ExtendedArgumentParser
 
 SHELLS = ("bash", "zsh", "fish")
 
-# ``voirkit SCRIPT`` takes a script in place of a subcommand, which argparse cannot declare. So the
-# shell is told to offer files as well.
+# Text that is put before the completion script. ``voirkit SCRIPT`` has a script in place of a
+# subcommand. argparse cannot declare that, so this text makes the shell offer files as well.
 _BEFORE = {
     "zsh": """\
 functions[_voirkit_words]=$functions[_shtab_voirkit]
@@ -70,7 +70,7 @@ def script(shell: str, with_plugins: bool = True) -> str:
     parser = argparse.ArgumentParser("voirkit", **_declarations(run))
     parser.add_argument("-m", nargs=argparse.REMAINDER, metavar="MODULE", help="run a module")
     commands = parser.add_subparsers()
-    commands.nargs = None  # one word; otherwise shtab would offer subcommands after SCRIPT too
+    commands.nargs = None  # one word: otherwise shtab would offer subcommands after SCRIPT too
     for line in subcommands:
         commands.add_parser(line.word, help=line.what, **_declarations(line))
     text = shtab.complete(parser, shell, preamble=_BEFORE.get(shell, ""))

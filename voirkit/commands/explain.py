@@ -47,7 +47,7 @@ def main_parser() -> ExtendedArgumentParser:
     kind = parser.add_argument(
         "KIND", nargs="?", help="as a report names it; without it all kinds are listed"
     )
-    vars(kind)["completes"] = tuple(CATALOGUE)  # see command_lines
+    vars(kind)["completes"] = tuple(CATALOGUE)  # words that shell completion offers (command_lines)
     return parser
 
 

@@ -114,16 +114,16 @@ def _write(format: Format, run: Run, part: Selection, target: str, new_folder: s
             sys.stdout.flush()
     except VoirkitError:
         if new_folder:
-            with suppress(OSError):  # the folder is not empty
+            with suppress(OSError):  # a folder that is not empty is kept
                 os.rmdir(new_folder)
         raise
     except OSError as exc:
         if target == STDOUT:
-            # at its end python flushes the rest of the buffer: send it to devnull
+            # python flushes the rest of the buffer when it exits: let that go to devnull
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, sys.stdout.fileno())
             if isinstance(exc, BrokenPipeError):
-                return  # `voirkit export -o - | head`
+                return  # no error: the reader has closed the pipe, as `head` does
         raise _not_written(target, exc) from None
 
 
@@ -141,7 +141,7 @@ def main_parser() -> ExtendedArgumentParser:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("RUN", nargs="?", help=f"a run directory; by default {LATEST}")
     option = parser.add_argument("--format", metavar="FORMAT", help="one of those below")
-    vars(option)["completes"] = tuple(by_name)  # see command_lines
+    vars(option)["completes"] = tuple(by_name)  # words that shell completion offers (command_lines)
     parser.add_argument(
         "-o",
         "--output",
@@ -184,7 +184,7 @@ def _prepare(format: Format, target: str, force: bool) -> str | None:
         return None
     if not target:
         raise CommandLineError("the name of the file is empty.", where="-o")
-    # a format that writes several files can also write a single one
+    # a format that writes a folder writes a single file if the name has the format's suffix
     is_file = bool(format.SUFFIX) or target.endswith((f".{format.NAME}", f".{format.NAME}.gz"))
     folder = os.path.dirname(target) if is_file else target
     if is_file and os.path.isdir(target):
@@ -253,7 +253,7 @@ def _check_stdout(format: Format) -> None:
 
 def _not_written(target: str, exc: OSError) -> VoirkitError:
     why: object = exc.strerror
-    if not why:  # an OSError of a library may have only a number
+    if not why:  # an OSError that a library raises may have only a number
         why = os.strerror(exc.errno) if exc.errno else exc
     where = "stdout" if target == STDOUT else target
     return VoirkitError(f"it cannot be written: {why}.", where=where)

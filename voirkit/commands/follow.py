@@ -83,7 +83,7 @@ class _Reader(Overseer):
     """Reads a command line with the options of all instruments, and runs nothing."""
 
     parsed: Namespace
-    own: list[str]  # the words of the command line that are voirkit's
+    own: list[str]  # voirkit's own words of the command line
 
     def _run(self, argv: Sequence[str]) -> None:
         with self.run_phase(self.phases.init):
@@ -247,7 +247,7 @@ def _run(command: list[str], folder: str) -> int:
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     try:
-        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # ignored by python, but not by a shell
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # python ignores them, a shell does not
         pid = os.posix_spawn(
             command[0],
             command,

@@ -102,7 +102,7 @@ def _no_python(error: SyntaxError, name: str) -> CommandLineError:
     )
 
 
-# what can be probed
+# ``voirkit probes``: the list of what can be probed
 
 
 def list_probes(argv: Sequence[str]) -> int:
@@ -279,7 +279,7 @@ def _draw(groups: list[list[Row]], source: Source) -> None:
     console.print(table)
 
 
-# a first voirfile
+# ``voirkit init``: the first voirfile of a script
 
 NAME = "voirfile.py"
 LONGEST_QUOTE = 90  # maximum characters of a line of the script that a comment quotes

@@ -219,7 +219,7 @@ def _show(summaries: Sequence[tuple[Run, dict[str, Any]]], options: Any) -> None
         documents = [finite(summary) for _, summary in summaries]
         print(json.dumps(documents[0] if len(documents) == 1 else documents, indent=1))
         return
-    # if two given paths name one directory, the first is shown
+    # if two of the given paths name the same directory, the title is the first path
     typed = {os.path.realpath(path): path for path in reversed(options.RUN or [LATEST])}
     titled = [(summary, typed.get(run.path, run.where)) for run, summary in summaries]
     if options.markdown:
@@ -270,7 +270,7 @@ def report_parser() -> ExtendedArgumentParser:
     return parser
 
 
-# the engine: where the parts of a run are computed
+# ``--engine``: the place where the parts of a run are computed
 
 
 def add_engine(parser: ExtendedArgumentParser) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LEADS_TO_SCRIPT = ("contextlib.py", "runpy.py")
-_LONGEST_S = 60.0  # an older process was first a shell that waited, and became python by exec
+_LONGEST_S = 60.0  # an older process is taken to have been a shell before it became python (exec)
 
 
 def main(argv: Sequence[str], with_process: bool = False) -> int:
@@ -174,7 +174,7 @@ def closing_words(overseer: Overseer) -> None:
         say_as_it_is(overseer.record.table)
     else:
         _say_words(overseer)
-    if rank_and_world_size()[0] == 0:  # also with --quiet: a failed check makes the exit code 3
+    if rank_and_world_size()[0] == 0:  # also with --quiet, since a failed check sets exit code 3
         for reason in overseer.outcome.failures:
             tell(f"check failed: {reason}")
     for hint in _behind_script(overseer):
@@ -268,8 +268,8 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
         if value is exc:
             value.__traceback__ = tb = script_tb
             before = value.__context__
-            # ``before`` had left the script, and voirkit had caught it, when a signal handler
-            # raised ``value``.
+            # The script had raised ``before``, and voirkit had caught it, when a signal handler
+            # raised ``value``: the traceback of ``before``, too, loses voirkit's frames.
             if (
                 before is not None
                 and before.__traceback__ is not None
@@ -283,7 +283,7 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
             hook(kind, value, tb)
         except SystemExit:
             raise
-        except BaseException as failed:  # as python reports it, without the frame of this function
+        except BaseException as failed:  # reported as python does, without this function's frame
             _write("Error in sys.excepthook:\n")
             failed.__traceback__ = failed.__traceback__ and failed.__traceback__.tb_next
             sys.__excepthook__(type(failed), failed, failed.__traceback__)

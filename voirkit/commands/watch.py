@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         LookupError,
         AttributeError,
         ArithmeticError,
-    ) as exc:  # the run's files are drawn unchecked: damaged ones raise any of these
+    ) as exc:  # the run's files are not checked: damaged ones raise any of these
         fault = f"it is damaged, or of another version of voirkit ({reason(exc)})."
         raise RunDirectoryError(fault, where=run.path, next=f"voirkit report {run.path}") from None
     return 0

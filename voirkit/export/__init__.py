@@ -109,7 +109,7 @@ def query_table(run: Run, selection: Selection) -> str:
     step, value_key, value, number`` (value of a counter), ``args`` (JSON), ``rank, host, pid,
     process, tid, thread`` (``process`` and ``thread`` are names).
     """
-    # a process that re-executed itself is listed twice
+    # a dictionary, because a process that re-executed itself is listed twice
     names = {(process.host, process.rank, process.pid): process.name for process in run.processes()}
     process_table(
         run, "named_processes", "process VARCHAR", [[*key, name] for key, name in names.items()]
@@ -129,8 +129,9 @@ def query_table(run: Run, selection: Selection) -> str:
     )
 
 
-# A spreadsheet evaluates a cell that begins like a formula, and a formula may send the table away.
-# An apostrophe in front makes the cell a text. Words like ``-c`` are left as they are.
+# SQL that puts an apostrophe before texts that begin like a formula. A spreadsheet would evaluate
+# such a cell, and a formula may send the table away; the apostrophe makes the cell a text. Words
+# like ``-c`` are not changed.
 _NO_FORMULAS = ", ".join(
     f"CASE WHEN regexp_matches({column}, '^([=@\\t\\r]|[+-].*[(|!])') THEN concat(chr(39),"
     f" {column}) ELSE {column} END AS {column}"
@@ -164,14 +165,14 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
         ) from None
     connection = run.connection()
     relation: Any = connection.sql(query_table(run, selection))
-    # since duckdb 1.5 the method has the name that duckdb 2.0 uses
+    # duckdb 1.5 introduced ``to_arrow_reader``, the name that duckdb 2.0 uses
     reader = (
         relation.to_arrow_reader(_ROWS)
         if hasattr(relation, "to_arrow_reader")
         else relation.fetch_arrow_reader(_ROWS)
     )
     options = ipc.IpcWriteOptions(compression="zstd")
-    # A file opened by python raises python's own errors; those of pyarrow have other texts.
+    # Opened by python, so that errors have python's texts, not pyarrow's.
     with (
         complete(target) as path,
         open(path, "wb") as file,

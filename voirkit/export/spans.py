@@ -51,10 +51,10 @@ def overlapping(spans: Iterable[tuple[H, int, int]]) -> Iterator[tuple[H, int, i
 LOADER = "loader"
 MOMENTS = ("queued", "arrived", "consumed")  # marks in the life of a batch, without a duration
 
-# SQL over the columns of `events`. `ARROWS` selects the rows that arrows connect: the making of a
-# batch, and the mark where the batch was given to the program. `ARROW` is the value that the rows
-# of one arrow share. `ARROW_AT` is the time at which the arrow touches a row: the last nanosecond
-# of a span, since for a viewer the span no longer exists at its end.
+# SQL over the columns of `events`. `ARROWS` selects the rows that arrows connect: the span in which
+# a batch is made, and the mark where the program receives the batch. `ARROW` is the value that the
+# rows of one arrow share. `ARROW_AT` is the time at which the arrow touches a row: the last
+# nanosecond of a span, since for a viewer the span no longer exists at its end.
 ARROWS = (
     f"(kind = '{LOADER}' AND ((category = 'data' AND name = 'preprocess') OR (category = 'batch'"
     " AND name = 'consumed')))"

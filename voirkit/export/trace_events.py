@@ -59,7 +59,7 @@ _LINES_AT_ONCE = 10_000
 VERSION = 20003  # the version number in the traces of DFTracer 2.2.0
 
 _KEY = "to_json(value_key)::VARCHAR"
-# nan is already recorded as null
+# A number as JSON: infinite ones become strings; nan is already recorded as null.
 _NUMBER = (
     "CASE WHEN number IS NULL THEN 'null' WHEN isfinite(number) THEN number::VARCHAR ELSE"
     " to_json(number::VARCHAR)::VARCHAR END"
@@ -88,7 +88,7 @@ def digest(text: str) -> str:
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
-# chrome
+# the format ``chrome``
 
 _FIRST_EXTRA = 1 << 22  # Linux never uses this thread id or a higher one
 # The suffix for the name of an extra thread: the kind of the events on it. It is empty for events
@@ -180,7 +180,7 @@ class _ExtraThread(NamedTuple):
     host: str
     rank: int
     pid: int
-    tid: int  # of the real thread
+    tid: int  # id of the real thread
     suffix: str  # appended to the real thread's name
     shown_tid: int
 
@@ -296,7 +296,7 @@ def _find_extra_threads(
     )
     spans: Iterator[tuple[int, int, int]] = (row for batch in run.fetch(query) for row in batch)
     for lane in overlapping(spans):
-        if lane != last:  # spans with equal start and end share a lane (an extra thread)
+        if lane != last:  # spans with the same times share a lane (an extra thread)
             lanes.extend(lane)
         last = lane
     _store(connection, lanes)
@@ -342,7 +342,7 @@ def _store(connection: duckdb.DuckDBPyConnection, lanes: array[int]) -> None:
     connection.unregister("found_lanes")
 
 
-# DFTracer's format
+# the format ``pfw``, DFTracer's
 
 
 def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
@@ -358,7 +358,7 @@ def write_pfw(run: Run, selection: Selection, target: str) -> list[str]:
     ]
     rows = (row for batch in run.fetch(_pfw_query(run, selection, processes)) for row in batch)
     rows_by_file = groupby(rows, itemgetter(0))
-    ahead = next(rows_by_file, None)  # the number of the next file, and its rows
+    ahead = next(rows_by_file, None)  # the next file that has rows: its number, its rows
     for number, (path, extents) in enumerate(files.items()):
         with text(path) as write:
             write("[\n")
@@ -390,11 +390,11 @@ def stem(process: Process) -> str:
     return f"{host}-r{process.rank}-{process.pid}"
 
 
-# An argument with the name of one of the format's own is renamed: readers treat a repeated key in
-# different ways.
+# An argument of an event is renamed if the format itself has an argument of that name, since
+# readers treat a repeated key in different ways.
 _ARGUMENTS = "replace(arguments, '\"hhash\":', '\"_hhash\":')"
 _OF_METADATA = f"""replace(replace({_ARGUMENTS}, '"name":', '"_name":'), '"value":', '"_value":')"""
-# The line of an event, without its id; then the line of a metadata event.
+# SQL for the line of an event, without its id, and for the line of a metadata event.
 _PFW_EVENT = f"""concat(
     '"name":', to_json(name), ',"cat":', to_json(category),
     ',"pid":', pid, ',"tid":', tid, ',"ts":', wall_ns // 1000,

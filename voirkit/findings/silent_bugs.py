@@ -25,7 +25,7 @@ def _bug(
 
 
 SILENT_BUGS = (
-    # optimizers
+    # bugs with optimizers
     _bug(
         "missing-zero-grad",
         "New gradients are added to those that the optimizer has used already: each step goes along"
@@ -168,7 +168,7 @@ SILENT_BUGS = (
         " `unscale_`), or use bfloat16.",
         example="voirkit --checks tests/checks/scripts/planted/always_skipped.py",
     ),
-    # models, losses and graphs
+    # bugs with models, losses and graphs
     _bug(
         "eval-while-training",
         "A model with dropout or batch norm is trained in evaluation mode: dropout is off,"
@@ -281,7 +281,7 @@ SILENT_BUGS = (
         " `nn.GELU`.",
         example="voirkit --checks tests/checks/scripts/planted/dead_layer.py",
     ),
-    # data and ranks
+    # bugs with data and ranks
     _bug(
         "same-augmentation",
         "Loader workers draw the same random numbers, so that samples of one are augmented like"

@@ -23,9 +23,9 @@ HISTORY = 24  # maximum number of values in the history of a rate
 
 
 class Number(NamedTuple):
-    """A figure with a name."""
+    """A value with a name, such as a rate or a loss."""
 
-    name: str  # such as ``train_rate``, ``loss``, ``train loss``
+    name: str  # for example ``train_rate``, ``loss``, ``train loss``
     value: float  # current value
     units: str  # may be empty
     history: Sequence[float]  # values up to now, evenly spaced
@@ -56,10 +56,10 @@ class Picture:
     state: str = ""  # ``running``, or how the run ended, in words
     is_over: bool = False  # True if nothing will change any more
     elapsed_s: float | None = None  # seconds since the run began
-    # figures of the steps that are shown: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``,
+    # values for the steps that are shown: ``n``, ``time_s``, ``phases`` and maybe ``wait_known``,
     # as in ``summary.json``
     steps: Mapping[str, Any] | None = None
-    # total time of the steps that are shown; None if they are all steps of the run
+    # total time of the steps that are shown; None if all steps of the run are shown
     shown_s: float | None = None
     n_steps: int = 0  # number of training steps so far that have been counted
     is_counted: bool = True  # True if all training steps so far have been counted
@@ -75,7 +75,7 @@ class Picture:
     wall: Mapping[str, Any] | None = None
     evaluation: Mapping[str, Any] | None = None  # ``evaluation`` of the summary
     warnings: Sequence[str] = field(default_factory=list)
-    # by rank: when its last step ended, in seconds since the epoch, on its host's clock
+    # rank -> when the rank's last step ended, in seconds since 1970, on its host's clock
     last_step_s: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -141,7 +141,7 @@ def ended(how: str, exit_code: int | None) -> str:
     return words.get(how, "ended") + code
 
 
-# worker processes of loaders
+# the worker processes of loaders, and how busy they are
 
 
 _MOST = 64  # maximum number of workers to sample
@@ -153,13 +153,13 @@ class Workers:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        # by process id: the time of the last sample, and the CPU seconds used until then
+        # process id -> (time of the last sample, CPU seconds used until then)
         self._before: dict[int, tuple[float, float]] = {}
 
     def sample(self) -> list[Worker]:
         """Return the workers that run now, and how busy each was since the last sample; a new
         worker since its start."""
-        # imported here, because only a view needs it and the program may not have imported it
+        # imported here, because only a view needs psutil, and the program may not have imported it
         import psutil
 
         workers, before = [], {}

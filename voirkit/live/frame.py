@@ -18,7 +18,7 @@ from voirkit.report import duration
 from voirkit.report.overview import wall_line
 from voirkit.report.sections import written
 
-# cells
+# text in the cells of a terminal: its style and width
 
 BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = (
     "1",
@@ -32,7 +32,7 @@ BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN, BRIGHT_RED, PLAIN = (
     "91",
     "",
 )
-LETTERS = {"other": "."}  # letter of a phase if there are no colours; default: its first letter
+LETTERS = {"other": "."}  # letters of phases in place of colours; default: the first letter
 _SPARKS = "▁▂▃▄▅▆▇█"
 _SPARKS_ASCII = "_.-=*#"
 
@@ -177,7 +177,7 @@ def can_show(text: str, encoding: str) -> bool:
     return True
 
 
-# the picture
+# the lines that show a ``Picture``
 
 _CODES = {
     "red": RED,

@@ -22,7 +22,7 @@ from voirkit.runs.summary import Moments
 from voirkit.trace.reader import Process
 
 NEWEST = 1 << 18  # bytes read from the end of a file that is read for the first time
-REMEMBERED = 64  # number of last values kept for each key
+REMEMBERED = 64  # how many of the last values are kept for each key
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Log:
     def __init__(self, path: str) -> None:
         self._folder = os.path.join(path, "stream")
         self._at: dict[str, int] = {}
-        self.rows: dict[tuple[str, str], Logged] = {}  # by task and key
+        self.rows: dict[tuple[str, str], Logged] = {}  # values by task and key
         # (i, n) logged as ``progress=(i, n)`` or ``progress=i, total=n``, by task and description
         self.progress: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -85,7 +85,7 @@ class Log:
         for line in text[:length].splitlines():
             try:
                 event = json.loads(line)
-            except (ValueError, RecursionError):  # the first line read may be cut; or it is damaged
+            except (ValueError, RecursionError):  # damaged, or the first line, which may be cut
                 continue
             if isinstance(event, dict) and "$event" not in event:
                 self._add(event)
@@ -183,7 +183,8 @@ class LiveRun:
             return False
         if summary.get("steps") is not None:
             return True
-        # The run has ended. Another process is computing its steps, or there are none.
+        # The run has ended, but its summary has no steps: another process is still computing them,
+        # or there are none.
         self._over_s = self._over_s if self._over_s is not None else self._now()
         manifest = {**self._manifest, "ended": "running"}
         is_at_it = goes_on(manifest) if is_here(manifest.get("host")) else True

@@ -26,10 +26,10 @@ from voirkit.runs.summary import throughput
 from voirkit.trace.following import CHUNK, Followed, Following, Fresh
 from voirkit.trace.reader import Name, Process
 
-# minimum number of steps to keep; they may need more records than wanted, since a step may have
-# thousands of phases
+# At least this many steps are kept, even if they need more records than the wanted number: a step
+# may have thousands of phases.
 FEWEST_STEPS = 6
-AT_MOST = 16  # at most this many times the wanted number of records is kept
+AT_MOST = 16  # the records kept are at most this many times the wanted number
 _STEP_SPANS = {("dataloader", "fetch"), ("compute", "step")}
 _COUNTED_SPANS = {("dataloader", "iter"), *_STEP_SPANS}
 
@@ -46,12 +46,12 @@ class Counts:
 
     def __init__(self, followed: Followed) -> None:
         self._followed = followed
-        self._parsed: dict[int, Mapping[str, Any]] = {}  # arguments by their number
+        self._parsed: dict[int, Mapping[str, Any]] = {}  # parsed arguments, by their number
         self.steps: dict[int, int] = {}  # number of steps of each optimizer
         self.epochs: dict[int | None, int] = {}  # how often each loader was iterated over
         # number of batches received, by loader and episode (the number of an iterator)
         self.batches: dict[tuple[int | None, int], int] = {}
-        # the facts of each loader: ``length``, ``workers``, ``dataset`` ..
+        # facts about each loader: ``length``, ``workers``, ``dataset`` ...
         self.loaders: dict[int | None, Mapping[str, Any]] = {}
 
     def add(self, name: str, arguments_number: int, n: int) -> None:
@@ -93,8 +93,8 @@ class _LastRecords:
         self, followed: Followed, records: Array, tid: Array, is_step: Array, most: int
     ) -> None:
         """Append records; if there are more than ``AT_MOST * most``, only the newest."""
-        # Copied, because the records are slices of larger buffers that would stay in memory. In
-        # pieces, so that the oldest records can be dropped a few at a time.
+        # The records are copied, because they are slices of larger buffers that would otherwise
+        # stay in memory. They are kept in pieces, so that the oldest are dropped a few at a time.
         piece_length = max(most // 4, 1)
         first = max(len(records) - AT_MOST * most, 0)
         for start in range(first, len(records), piece_length):
@@ -168,7 +168,7 @@ class Window:
         self.counts: dict[str, Counts] = {}
         # the last value of each counter, by rank, category and name
         self.counters: dict[tuple[int, str, str], Counter] = {}
-        # when the last record ended, by process, on its host's clock
+        # process -> when its last record ended, on the clock of its host
         self.last_ns: dict[str, int] = {}
         self.collectives = 0  # number of collectives so far
 
@@ -308,8 +308,8 @@ def arguments_of(text: bytes) -> Mapping[str, Any]:
 
 LAST_S = 10.0  # the view shows the steps of this many last seconds ...
 LAST = 20  # ... but at least this many steps
-_MOST_STEPS = 2000  # last steps of each rank, for the verdict and the history of rates
-# steps and collectives are computed from arguments that have one of these keys
+_MOST_STEPS = 2000  # last steps kept of each rank, for the verdict and the history of rates
+# only arguments with one of these keys are needed to compute steps and collectives
 _ARGUMENTS = (b'"loader":', b'"which":', b'"module":', b'"to":', b'"group":')
 
 
@@ -331,8 +331,8 @@ class LiveSteps:
         self._following = Following(path, CHUNK, pid, _is_wanted)
         self.window = Window(self._following, most)
         self._ranks: dict[int, Rank] = {}
-        self._parts: dict[str, Any] = {}  # live parts of instruments, by key of the summary
-        self._collectives = 0  # number of collectives when the parts were computed
+        self._parts: dict[str, Any] = {}  # live values of instruments, by key of the summary
+        self._collectives = 0  # number of collectives when ``_parts`` was computed
 
     def update(self, cpus: int | None = None) -> bool:
         """Read the records since the last update; returns True if there were any. ``cpus``: number
@@ -364,8 +364,8 @@ class LiveSteps:
         """Return a rank with its earlier steps, and after them the new steps of the window."""
         before = self._ranks.get(rank.rank)
         steps = rank.steps
-        # Without a loader, the first step of a cut window begins where the window begins. Its real
-        # beginning is unknown, so this step is left out.
+        # If earlier records were dropped (the window is cut) and training has no loader, the first
+        # step begins where the window begins. Its real beginning is unknown, so it is left out.
         first = 1 if self.window.is_cut() and not steps.wait_known else 0
         train = _after(steps.train, None, first)
         if before is None:
@@ -394,7 +394,7 @@ class LiveSteps:
                 picture.workers = _first_workers(counts.loaders.values())
 
     def _fill_steps(self, picture: Picture, trained: list[Rank]) -> None:
-        """Put the figures of the training steps of all ranks that have any into a picture."""
+        """Put the values for the training steps of all ranks that have any into a picture."""
         last = [
             replace(rank, steps=replace(rank.steps, train=_last(rank.steps.train)))
             for rank in trained
@@ -486,7 +486,7 @@ def _of_same_time(
     the period for which all remaining processes have both. ``clocks``: by host, the nanoseconds to
     add for the wall clock."""
     processes = set(phases.processes) & set(exchanged.processes)
-    first_ns: list[int] = []  # the first record of each process and kind
+    first_ns: list[int] = []  # time of the first record of each process and kind
     last_ns: list[int] = []
     for records in (phases, exchanged):
         wall_ns = _wall_ns(records, clocks)
@@ -609,8 +609,8 @@ def _last_requests(records: Records) -> list[_Requests]:
         return []
     is_request = records.name == list(records.names).index(("dataloader", "fetch"))
     start_ns, args = records.start_ns[is_request], records.args[is_request]
-    latest: dict[Any, tuple[int, int]] = {}  # by loader: last episode, number of its arguments
-    codes: dict[Any, list[int]] = {}  # by loader: numbers of the arguments of all its episodes
+    latest: dict[Any, tuple[int, int]] = {}  # loader -> (last episode, number of its arguments)
+    codes: dict[Any, list[int]] = {}  # loader -> numbers of the arguments of all its episodes
     for code in np.unique(args).tolist():
         arguments = records.arguments[code]
         loader, episode = arguments.get("loader"), arguments.get("episode", 0)
@@ -657,7 +657,7 @@ def _is_followed(asked_ns: Array, passes_ns: Array) -> bool:
 
 
 # Counters that the view leaves out: totals since the beginning of the run, and parts of other
-# figures.
+# counters.
 _LEFT_OUT = {
     "read",
     "write",

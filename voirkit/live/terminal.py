@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
-SAVE, RESTORE = "\0337", "\0338"  # position and style of the cursor
+SAVE, RESTORE = "\0337", "\0338"  # save and restore position and style of the cursor
 DOWN = "\033D"  # one row down in the same column; scrolls on the last row
-WHOLE = "\033[r"  # the scrolling region is the whole screen again; moves the cursor
+WHOLE = "\033[r"  # makes the whole screen the scrolling region again; moves the cursor
 CLEAR_BELOW = "\033[J"
 
 # Number of frames after which the scrolling region is set again, in case something (curses,
@@ -104,7 +104,7 @@ class BottomRows:
         after ``close``."""
         if os.getpid() != self._pid or not lines or not is_in_foreground(self._fd):
             return
-        # A row of blanks and a carriage return go to the next line only if the cursor was not at
+        # A row of blanks and a carriage return go to the next line exactly if the cursor was not at
         # the beginning of a line.
         fresh_line = " " * (self.size()[0] - 1) + "\r"
         self._write(fresh_line + CLEAR_BELOW + "".join(f"{line}\033[0m\r\n" for line in lines))
@@ -230,8 +230,8 @@ class Keys:
     def __init__(self, fd: int, is_shared: bool) -> None:
         self._fd, self._is_shared, self._pid = fd, is_shared, os.getpid()
         self._is_set, self._can_read = False, True
-        # the terminal, opened a second time for reading that does not block; the script's own
-        # reading must block
+        # Descriptor of the terminal, which is opened a second time so that reading through this
+        # descriptor does not block, while the script's own reading still does.
         self._keys = -1
 
     def __enter__(self) -> Keys:
@@ -285,7 +285,7 @@ class Keys:
         except (OSError, ValueError):  # the terminal is gone
             self._can_read = False
             return False
-        self._can_read = bool(text)  # empty: the terminal is hung up
+        self._can_read = bool(text)  # empty if the terminal has hung up
         return QUIT.encode() in text.lower()
 
     def _is_left(self) -> bool:
@@ -311,7 +311,7 @@ class Keys:
         except (ImportError, OSError, ValueError):
             return  # no terminal
         except Exception as exc:
-            if type(exc).__name__ != "error":  # termios.error derives from nothing else
+            if type(exc).__name__ != "error":  # termios.error has no other base class
                 raise
 
 
@@ -320,7 +320,7 @@ def is_in_foreground(fd: int) -> bool:
     shell has the terminal."""
     try:
         return os.tcgetpgrp(fd) == os.getpgrp()
-    except OSError:  # not our controlling terminal, hence without job control
+    except OSError:  # not this process's controlling terminal: no job control
         return True
 
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 BUILT_IN, PLUGIN, VOIRFILE = range(3)
-# groups of options in --help, by what a user wants
+# groups of options in --help, named for what a user wants
 GROUPS = ("see a run", "look deeper", "try a change", "CI", "output")
 
 
@@ -65,7 +65,7 @@ class _HelpFormatter(argparse.HelpFormatter):
         return textwrap.wrap(text, width, break_on_hyphens=False)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        # a text with line breaks is a list, and is formatted already
+        # a text with line breaks is a list that is formatted already
         return text if "\n" in text else super()._fill_text(text, width, indent)
 
     def _expand_help(self, action: Action) -> str:
@@ -147,7 +147,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """Register a new option and who adds it. Raises InstrumentError: it cannot be added."""
         who = self.definer
         if action.help == argparse.SUPPRESS:
-            action.help = argparse.SUPPRESS  # argparse compares it by identity
+            action.help = argparse.SUPPRESS  # the same object, since argparse compares by identity
         self._check_addition(action)
         for name in action.option_strings:
             if name in self._option_string_actions and self.conflict_handler == "error":
@@ -187,7 +187,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
             text = f"the option {name} is added by {first} and by {who}."
             raise InstrumentError(text, next="Rename it in one of them.")
         conflict = (name, self._option_string_actions[name])
-        self._handle_conflict_resolve(None, [conflict])  # type: ignore[arg-type]  # unused
+        self._handle_conflict_resolve(None, [conflict])  # type: ignore[arg-type]  # None is unused
         self.displaced[name] = who
 
     def format_help(self) -> str:
@@ -206,7 +206,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def value(self, options: Namespace, option: str) -> Any:
         """Return the parsed value of an option that was added with the current ``precedence``; None
-        if an option of a voirfile has taken its name."""
+        if an option with a higher precedence (of a plugin or a voirfile) has taken its name."""
         if self._precedences.get(option) != self.precedence:
             return None
         return getattr(options, option, None)
@@ -367,7 +367,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         """
         words = Words(sys.argv[1:] if argv is None else argv, self._option_string_actions)
         given, end = words.read()
-        # last, since --help may need the values of the other options
+        # --help comes last, since it may need the values of the other options
         given.sort(key=lambda option: asks_for_help([option]))
         own_words: list[str] = []
         for action, name, values in given:
@@ -407,7 +407,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
                     definer = self.defined_by(action.option_strings[0])
                     because = f": {definer} requires it" if definer else ""
                     raise CommandLineError(f"{name_of(action)} has to be given{because}.")
-                action.required = False  # argparse does not know the values from configurations
+                action.required = False  # argparse does not see the values in configurations
         return {dest: value for dest, value in values.items() if dest not in given}
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
@@ -415,7 +415,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         Options may stand between positional arguments."""
         self._check_tables()
         options, extra_words = self.parse_known_intermixed_args(args, namespace)
-        self._build(options)  # the method of python 3.14 does not call parse_known_args
+        self._build(options)  # python 3.14 does not call parse_known_args, which does this
         unknown = next((word for word in extra_words if word.startswith("-")), None)
         if unknown is not None:
             raise Words(extra_words, self._option_string_actions).unknown(unknown, self.prog)
@@ -435,7 +435,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
 
     def _build(self, namespace: Namespace) -> None:
         for dest, builder in self._builders.items():
-            if not hasattr(namespace, dest):  # argparse may parse twice: first only the options
+            if not hasattr(namespace, dest):  # argparse may parse twice: at first only the options
                 setattr(namespace, dest, builder(namespace))
 
     # values, and errors in them

@@ -93,7 +93,7 @@ class Words:
         """Return the indices of words that may be the script, and the index of ``-m`` if the search
         ends there, otherwise None."""
         candidates: list[int] = []
-        unsure = False  # True if the word may be the value of an unknown option
+        unsure = False  # True if word ``i`` may be the value of an unknown option
         i = 0
         while i < len(self.words):
             word = self.words[i]

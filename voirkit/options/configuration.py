@@ -55,7 +55,7 @@ class Setting:
         return value  # type: ignore[no-any-return]
 
 
-# finding and reading
+# finding and reading the files
 
 
 def find(script: str | None, cwd: str) -> list[str]:
@@ -290,7 +290,8 @@ def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> d
     """Return the values that settings give to options, by each option's ``dest``."""
     options = parser.keys()
     scratch = argparse.Namespace()
-    # `x` and `no-x` may both be set: the first setting wins, so it is applied last
+    # `x` and `no-x` may both be set. The first setting wins, so the settings are applied from the
+    # last to the first.
     for setting in reversed(list(settings)):
         key = setting.path[0]
         action, name = options.get(key.replace("-", "_"), (None, ""))
@@ -326,7 +327,7 @@ def _give(
             action(parser, scratch, convert(parser, action, key, item, setting.where), name)
         return
     if action.nargs == OPTIONAL and value is False:
-        return  # as if the option had not been given
+        return  # false for an option with an optional value: it counts as not given
     converted = convert(parser, action, key, value, setting.where)
     if action.nargs != 0:
         action(parser, scratch, converted, name)

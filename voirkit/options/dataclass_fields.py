@@ -95,7 +95,7 @@ def add_model(
         values = {name: part(namespace) for name, part in parts.items()}
         try:
             return cls(**values)
-        except ValueError as exc:  # a check in the user's __post_init__
+        except ValueError as exc:  # raised by a check in the user's __post_init__
             raise CommandLineError(
                 f"{exc}.".replace("..", "."), where=f"the options of {'.'.join(path)}"
             ) from None
@@ -201,7 +201,8 @@ class _Option:
         common["help"] = f"{escaped} {note}".strip()
         common["metavar"] = getattr(self.reader, "metavar", None) or self.path[-1].upper()
         if self.many:
-            # collects only the given values, since the default is not in the namespace
+            # The values on the command line replace the default, since the default is not in the
+            # namespace, where argparse's "extend" would append to it.
             common.update(nargs="*", action="extend")
         self.group.add_argument(dashed, type=self.reader, **common)
 
@@ -324,7 +325,7 @@ class _FirstOf:
         raise ValueError("none of the types of this option takes it")
 
 
-# the help
+# Help texts from the source of a dataclass
 
 
 def field_help(cls: type) -> dict[str, str]:
@@ -337,12 +338,13 @@ def field_help(cls: type) -> dict[str, str]:
         if "__dataclass_fields__" not in vars(base) and "_fields" not in vars(base):
             continue
         try:
-            # A class in a function is indented. `if 1:` makes that valid; dedent would fail if a
-            # string has text at the margin.
+            # The source of a class defined in a function is indented; a line `if 1:` before it
+            # makes that valid. textwrap.dedent would fail if a multi-line string in the class has
+            # text at the margin.
             indented = inspect.getsource(base).replace("\n", "\n ")
             helps.update(_help_in(f"if 1:\n {indented}"))
         except (OSError, TypeError, SyntaxError, tokenize.TokenError):
-            continue  # no source, as in an interactive session
+            continue  # the class has no source, as in an interactive session
     return helps
 
 

@@ -61,11 +61,12 @@ class Absent:
 
 ABSENT = Absent()
 _SLOTS = ("here", "enter", "leave", "absent", "on")
-# Called to find out whether torch.compile traces the function: returns True when it is executed.
-# Under ``fullgraph=True`` torch.compile traces a function in its place that returns None
+# Called by code that must know whether torch.compile traces it. When executed, this returns True.
+# Under ``fullgraph=True`` torch.compile traces, in place of this, a function that returns None
 # (``compatibility.py``).
 _ON = True.__bool__
-# CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: such a body runs after the call has returned
+# CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR: flags of functions whose body runs after the call
+# has returned
 _GENERATES = 0x20 | 0x80 | 0x200
 
 
@@ -121,7 +122,7 @@ class Around:
         self.value = value
         self.plain = plain
         self.leave_with = passed if leave_with is None else leave_with
-        # by id of the program's code object and of the Arounds that are further inside
+        # keys: id of the program's code object, then ids of the Arounds inside this one
         self._layers_by_codes: dict[tuple[int, ...], Layers] = {}
         weave.register_around(self)
 
@@ -277,7 +278,7 @@ class Layers:
         self.arounds = arounds
 
 
-# by id of the new code object
+# by id of the code object that has the ``Around``
 _layers: weakref.WeakValueDictionary[int, Layers] = weakref.WeakValueDictionary()
 
 

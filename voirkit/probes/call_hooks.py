@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 def _extension() -> Any:
     try:
         return import_module("voirkit.probes._entry")
-    except ImportError:  # no compiler where voirkit was installed
+    except ImportError:  # not built, since there was no compiler where voirkit was installed
         return None
 
 
 _entry = _extension()
-IS_BUILT = _entry is not None  # otherwise there can be no CallHooks
+IS_BUILT = _entry is not None  # CallHooks need the extension
 
 REWRITES = sys.version_info[:2] == (3, 11)
 if REWRITES:
     from voirkit.probes import compatibility
 _BOUND = (MethodType, classmethod, staticmethod)
-# True if the interpreter calls ``__init__`` past the hook in a line that makes many objects
+# True if the interpreter bypasses the hook of ``__init__`` in a line that makes many objects
 SKIPS_INIT_HOOK = sys.version_info >= (3, 13)
 _TOO_DEEP = "calls itself too deeply, and is left alone since it was seen to"
 
 
-ALL_HOOKS = "the ways into functions"  # owner of the code that calls hooks, for weave.py
+ALL_HOOKS = "the ways into functions"  # weave.py registers code with hooks under this object's id
 
 
 class CallHooks:
@@ -346,12 +346,12 @@ class Layer:
 VARARGS, VARKEYWORDS = 0x04, 0x08  # CO_VARARGS, CO_VARKEYWORDS
 _GENERATES = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
 MOST_PARAMETERS = 60  # maximum number of parameters of a function that can be rewritten
-_NOWHERE = 15  # code for instructions without a line, in the line table (``co_linetable``)
+_NOWHERE = 15  # marks instructions without a line, in the line table (``co_linetable``)
 _WORD = 8  # maximum number of code units that an entry of the line table describes
 # in the line table, only the first byte of an entry has its highest bit set
 _LINES = re.compile(rb"[\x80-\xff][\x00-\x7f]*")
 _JUMPS = re.compile(b"[" + re.escape(bytes(op for op in hasjrel if op < 256)) + b"]")
-_op: Any = opmap.get  # for names that only 3.11 has
+_op: Any = opmap.get  # opcode by name; on other versions, None for names that only 3.11 has
 
 
 class NotRewritable(Exception):
@@ -464,7 +464,7 @@ def _instructions_added(code: CodeType, n_parameters: int) -> tuple[bytes, bytes
     for index, name in enumerate(code.co_varnames[:n_parameters]):
         beginning += (_op("LOAD_DEREF") if name in cells else _op("LOAD_FAST"), index)
     beginning += [*_call(n_parameters), _op("POP_TOP"), 0]
-    # left(value), which the interpreter executes as the call of a method with its object
+    # ``left(value)``, in the form of a method call: the value takes the place of the object
     ending = [*_load(const + 1), _op("SWAP"), 2, *_call(0)]
     handler = [
         _op("PUSH_NULL"),
@@ -486,7 +486,7 @@ def _load(const: int) -> bytes:
 
 
 def _call(n_arguments: int) -> list[int]:
-    # with the code units that hold the interpreter's inline caches
+    # the zeros are the code units that hold the interpreter's inline caches
     return [_op("PRECALL"), n_arguments, 0, 0, _op("CALL"), n_arguments, *bytes(8)]
 
 
@@ -521,11 +521,11 @@ class NewPlaces:
 class Jump(NamedTuple):
     """A relative jump in the old code; places are in code units of two bytes."""
 
-    first: int  # its first unit; it has several units if its argument takes more than one byte
+    first: int  # first unit of the jump, which has several if its argument takes over one byte
     last: int
     target: int
     operation: int
-    units: int  # its number of units
+    units: int  # number of units of the jump
 
 
 def _jumps_in(raw: bytes, operations: bytes, start: int) -> Iterator[Jump]:
@@ -629,7 +629,7 @@ def _handler_table(
     without_handler = [(first, to, -1, 0) for first, to in silent]
     for first, to, target, depth in sorted([*handlers, *without_handler, (end, end, -1, 0)]):
         if first > covered:
-            # stack depth 0; the place of the exception is put on the stack too
+            # 1 means stack depth 0, and that the place of the exception is put on the stack too
             yield from _handler(covered, first, end, 1)
         if target >= 0:
             yield from _handler(first, to, target, depth)
@@ -639,7 +639,7 @@ def _handler_table(
 def _handler(start: int, to: int, target: int, depth: int) -> Iterator[int]:
     first_bit = 128
     for number in (start, to - start, target, depth):
-        n_groups = (max(number.bit_length(), 1) - 1) // 6  # of six bits, after the first
+        n_groups = (max(number.bit_length(), 1) - 1) // 6  # groups of six bits after the first
         for shift in range(n_groups * 6, -1, -6):
             has_more = 64 if shift else 0
             yield number >> shift & 63 | has_more | first_bit

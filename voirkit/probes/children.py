@@ -72,8 +72,8 @@ def summary(value: Any) -> dict[str, Any]:
 
 
 def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
-    # Without torch's function overrides, so that a mode or tensor subclass of the program does not
-    # notice these accesses (checked with 2.1 to 2.15).
+    # Torch's function overrides are disabled, so that a mode or tensor subclass of the program does
+    # not notice these accesses (checked with torch 2.1 to 2.15).
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
         shape = torch.Tensor.shape.__get__(value)
@@ -82,7 +82,7 @@ def _describe_tensor(value: Any, described: dict[str, Any]) -> None:
     described.update(shape=sizes, dtype=str(dtype))
 
 
-_OTHER: Any = object()  # stands for a value that is not simple
+_OTHER: Any = object()  # returned by ``_simple`` for a value that is not simple
 
 
 def _simple(value: Any) -> Any:
@@ -108,7 +108,7 @@ def _is_a(kind: type, module: str, name: str) -> bool:
     return base is not None and base in _mro(kind)
 
 
-# the values from which a spawned process makes a probe, see processes.crossing
+# the values from which a spawned process makes a probe; ``processes.crossing`` returns them
 Item = tuple[Any, ...]
 
 # size of the pipe: some 15 000 small events; the maximum for a user without privileges
@@ -116,11 +116,11 @@ Item = tuple[Any, ...]
 PIPE_BYTES = 1 << 20
 LARGEST_BYTES = 1 << 18  # maximum size of an event
 AGAIN_S = 1.0  # seconds between two attempts to connect
-# version of marshal's format: newer ones look for values that occur twice, which takes longer than
-# it saves
+# version of marshal's format; with newer versions, marshal looks for values that occur twice, which
+# takes longer than it saves
 VERSION = 2
-# bytes for each probe on the page: the number of dropped events, and whether the parent has ended
-# the probe
+# bytes for each probe on the page of shared memory: two integers, the number of dropped events,
+# and 1 if the parent has ended the probe
 SLOT = 16
 HELLO = struct.Struct("<16sQQ")  # token, process id, size of the page
 _length = struct.Struct("<I")
@@ -147,8 +147,8 @@ class Uplink:
         self._pipe_id: tuple[int, int] | None = None
         self._reading_ends: list[int] = []
         self._page: Any = None
-        self._room = 0  # bytes that the pipe holds
-        self._atomic = 0  # maximum bytes that the pipe takes as a whole or not at all
+        self._room = 0  # capacity of the pipe in bytes
+        self._atomic = 0  # maximum number of bytes that the pipe takes as a whole or not at all
         # by probe: the number of events that were dropped while there was no page
         self._uncounted: dict[int, int] = {}
         self._not_before = 0.0
@@ -160,7 +160,7 @@ class Uplink:
             _close(fd)
         self.forget()
 
-    # sending
+    # Sending events
 
     def send(self, key: int, data: Any) -> None:
         """Send an event or a text of a probe; if it does not fit, drop and count it."""
@@ -179,7 +179,7 @@ class Uplink:
 
     def _write(self, frame: bytes) -> bool:
         """Write a message, its length and its body; False if it does not fit into the pipe."""
-        # the program may have closed the pipe
+        # the program may have closed the pipe and opened another file with the same descriptor
         if file_identity(self._pipe) != self._pipe_id:
             self._lose()
             return True
@@ -192,7 +192,9 @@ class Uplink:
         except OSError:
             self._lose()
             return True
-        if n_written < len(frame):  # never on Linux; the parent could not read the next messages
+        if n_written < len(frame):
+            # Never happens on Linux. Nothing more is sent, since the parent could not find the
+            # beginning of the next message.
             self._lose()
         return True
 
@@ -211,7 +213,7 @@ class Uplink:
         self.forget()
         self._not_before = float("inf")
 
-    # connecting
+    # Connecting to the parent
 
     def _connect(self) -> bool:
         now = time.monotonic()
@@ -257,7 +259,7 @@ class Uplink:
                 try:
                     connection.connect(self.address)
                     break
-                except BlockingIOError:  # more children connect at once than the socket queues
+                except BlockingIOError:  # the socket's queue is full: many children connect at once
                     if attempt == 9:
                         raise
                     time.sleep(0.005)
@@ -278,7 +280,7 @@ def _enlarge_pipe(fd: int) -> int:
     for size in (PIPE_BYTES, PIPE_BYTES // 4):
         try:
             return fcntl.fcntl(fd, getattr(fcntl, "F_SETPIPE_SZ", 1031), size)
-        except OSError:  # not supported, or more than this user may have
+        except OSError:  # not supported, or above the limit of this user
             continue
     if sys.platform == "linux":
         return fcntl.fcntl(fd, 1032)  # F_GETPIPE_SZ
@@ -299,8 +301,10 @@ class Relay:
         self.key = key
         self.item = item
         self.emit = self._emitter(raw)
-        self.engine: Any = None  # in a spawned process: the engine, which lives as long as this
-        self.probe: Any = None  # in a forked process: the copy of the parent's probe
+        # in a spawned process: the engine, which this reference keeps alive
+        self.engine: Any = None
+        # in a forked process: the copy of the parent's probe
+        self.probe: Any = None
 
     def _emitter(self, raw: bool) -> Callable[[Any], None]:
         uplink = self.uplink
@@ -315,7 +319,7 @@ class Relay:
                     data[name] = plain(value)
             if "$wrap" in event:
                 wrap = event["$wrap"]
-                # ids that differ from those of other processes
+                # makes the id differ from the ids of other processes
                 data["$wrap"] = {**wrap, "id": wrap["id"] + (os.getpid() << 40)}
             worker = _loader_worker.number()
             if worker is not None:

@@ -56,15 +56,15 @@ PATCH_POINTS = (
         "cloudpickle 3.1",
         ("code", "top_level_dependencies"),
     ),
-    # joblib 1.6 uses cloudpickle itself in place of a copy
+    # joblib 1.6 imports the package cloudpickle instead of its own copy
     PatchPoint(
         "joblib.externals.cloudpickle.cloudpickle", "Pickler.dispatch_table", "joblib 1.4 to 1.5"
     ),
     PatchPoint("dill._dill", "Pickler.dispatch", "dill 0.4"),
 )
 FOLDER = os.path.dirname(__file__)
-# With taps, ``self.x += y`` becomes a call of one of these functions. Such a call must not be left
-# out: it computes the program's own value.
+# With taps, ``self.x += y`` becomes a call of one of these functions. Compiled code may leave out
+# the calls of taps, but not this call, which computes the program's own value.
 AUGMENTED = {
     "Add": operator.iadd,
     "Sub": operator.isub,
@@ -81,7 +81,7 @@ AUGMENTED = {
     "BitOr": operator.ior,
 }
 
-# by id, since the program's constants may define their own ``==``
+# compared by id, since the program's constants may define their own ``==``
 _AUGMENTED = frozenset(map(id, AUGMENTED.values()))
 
 _reported: set[str] = set()
@@ -113,7 +113,7 @@ def watch_torch_compile() -> None:
 def exclude_from_torch_compile() -> None:
     """Make dynamo, when it is imported, skip the functions that taps call."""
     when_imported("torch._dynamo.trace_rules", _add_rules)
-    when_imported("torch._dynamo.skipfiles", _add_rules)  # its name before torch 2.2
+    when_imported("torch._dynamo.skipfiles", _add_rules)  # name of trace_rules before torch 2.2
 
 
 def report_compiled_before(function: FunctionType) -> None:
@@ -125,7 +125,8 @@ def report_compiled_before(function: FunctionType) -> None:
     if function in functions or any(method is function for method in methods):
         _report_scripted(function)
     # Before torch 2.2, dynamo inlines a called function into the compiled code of its caller, and
-    # does not look at the function again.
+    # does not look at the function again. So taps that the function gets now may have no effect
+    # there, which is reported.
     builder = getattr(sys.modules.get("torch._dynamo.guards"), "GuardBuilder", None)
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     is_before_2_2 = builder is not None and not hasattr(builder, "CLOSURE_MATCH")
@@ -145,7 +146,7 @@ def _report_once(text: str) -> None:
 def _add_rules(rules: ModuleType) -> None:
     add = getattr(rules, "add", None)
     if add is not None:
-        # includes the packages of instruments
+        # packages of instruments too, whose names begin with "voirkit"
         packages = {name for name in sys.modules if "." not in name}
         names = {name for name in packages if name.startswith("voirkit")}
         for name in sorted(names | {"giving", "reactivex"}):
@@ -190,7 +191,8 @@ def _must_compile() -> bool:
         return False
 
 
-# Compiled without a file, since dynamo refuses to trace functions in voirkit's files.
+# ``_nothing`` is compiled without a file, since dynamo refuses to trace functions in voirkit's
+# files.
 _nothing_names: dict[str, Any] = {"__name__": "voirkit.nothing"}
 exec(
     compile(
@@ -237,7 +239,8 @@ def _patch_dynamo_before_2_2(convert: ModuleType) -> None:
     base.LOAD_CONST = load_constant
 
 
-# possible names of the function that reads the instructions; the first that exists is patched
+# possible names of dynamo's function that reads a code object's instructions; the first that
+# exists is patched
 _DYNAMO_READERS = ("_cached_cleaned_instructions", "cleaned_instructions")
 
 
@@ -311,9 +314,10 @@ def watch_picklers(own_code: Callable[[CodeType], CodeType]) -> None:
             table = getattr(getattr(module, "CloudPickler", None), "dispatch_table", None)
         maps: Any = getattr(table, "maps", None)
         reduce = maps[0].get(CodeType) if maps else None
-        if reduce is not None:  # otherwise a version of cloudpickle that was not checked
+        if reduce is not None:  # None in a version of cloudpickle that was not checked
             maps[0][CodeType] = lambda code: reduce(own_code(code))
-            # code with taps may use names that the program's own code does not use
+            # These functions look for the names that code uses. They get the program's own code,
+            # since code with taps may use other names.
             for name in ("_extract_code_globals", "_find_imported_submodules"):
                 function = getattr(module, name, None)
                 if function is not None:

@@ -83,12 +83,13 @@ class Outlet:
         self.end = CellType(None)
         self._report_failure = failed
         self.complain = complain
-        # function that is called if a begin will have no end; None if there is no such function
+        # called if the begin of a pair will have no end; may be None
         self.drop: Callable[[Any], None] | None = None
         self._slot = threading.local()
 
     def _failed(self, exc: BaseException) -> bool:
-        # At the recursion limit the program is at fault, and will get its own RecursionError.
+        # A RecursionError here means that the program is at the recursion limit. It is not
+        # reported, since the program will get a RecursionError of its own.
         if isinstance(exc, Unwanted | RecursionError):
             return False
         if is_from_handler(exc):
@@ -96,7 +97,7 @@ class Outlet:
         try:
             self._report_failure(exc)
         except RecursionError:
-            pass  # the next event that fails, with more stack left, is reported
+            pass  # the next failure, with more stack left, will be reported
         return False
 
     def open(self, emit: Callable[[Any], None], pair: Any) -> None:
@@ -218,7 +219,7 @@ class Engine:
 
     @property
     def events(self) -> int:
-        """The number of events since a listener was set."""
+        """The number of events that listeners have received."""
         return int(self.outlet.count.cell_contents)
 
     def set_value(self, value: Any) -> None:
@@ -226,7 +227,7 @@ class Engine:
         sent, and if the probe is overridable."""
         self.outlet.replace(value)
 
-    # on and off
+    # Starting and stopping
 
     def start(self) -> None:
         """Start watching. Functions that are not defined yet are watched as soon as they are
@@ -243,7 +244,7 @@ class Engine:
                 raise self.rules[0].parsed.focus.wrong(f"the function {exc}") from None
             for request in self._requests:
                 live_functions.add_request(request)
-        self._scope = {}  # objects of the program, which must not be kept alive
+        self._scope = {}  # the scope held objects of the program, which must not be kept alive
 
     def _ready(self, rule: Rule) -> list[weave.Prepared]:
         """Return all prepared taps that are to be attached for a rule."""
@@ -465,9 +466,10 @@ class Engine:
             with weave.lock:
                 try:
                     weave.refresh(reference() for reference, _ in self._attached)
-                except NoSource as exc:  # no code with the taps of all probes can be made
+                except NoSource as exc:  # the taps of all probes together cannot be compiled
                     self._complain(self.rules[0].parsed.focus.wrong(f"the function {exc}"))
-                # functions that the hosts made while nobody listened have no taps
+                # Hosts are functions whose calls create a watched function. The functions that they
+                # have created while nobody listened get their taps now.
                 for host in self._hosts if is_heard else ():
                     self._attach_inner(host)
 
@@ -488,7 +490,7 @@ class Engine:
                 watched[listener.node.function] = live
         return watched
 
-    # defined later
+    # Functions that are defined after the engine has started
 
     def _complainer(self, function: ParsedFunction) -> Callable[[Exception], None]:
         """Return a function that reports an error about a function that is defined later."""
@@ -523,12 +525,12 @@ class Engine:
             except (NotDefinedYet, AttributeError, NeedsMemory, NoSource, Unobservable):
                 message = f"'{node.function.reference}' is not there, now that its module has run."
                 self._complain(node.function.wrong(message))
-            except Exception as exc:  # this code runs in the middle of an import
+            except Exception as exc:  # the program's import, in which this runs, must not fail
                 if is_from_handler(exc) or isinstance(exc, RecursionError):
                     raise
                 self._complain(exc)
 
-    # redefined
+    # Functions that get a new definition
 
     def _follow(self, function: FunctionType | None, listener: AnyListener) -> None:
         """Keep watching the name of a function, in case the name gets another definition."""
@@ -551,7 +553,8 @@ class Engine:
 
     def _renew(self, function: FunctionType, listener: AnyListener) -> None:
         """Attach to the new definition of a watched function."""
-        # This may be called whenever an object is freed, so it must not wait for the lock.
+        # This may be called whenever an object is freed, in the middle of any code, so it must not
+        # wait for the lock.
         if not weave.lock.acquire(blocking=False):
             why = "another thread is about to change probes."
             self._complain(self._not_watched(function, listener, why))
@@ -573,7 +576,7 @@ class Engine:
         except (NoSource, Unobservable, NeedsMemory) as exc:
             why = f"it {exc}" if str(exc) else ""
             self._complain(self._not_watched(function, listener, why))
-        except Exception as exc:  # the program, which is running, must not see it
+        except Exception as exc:  # the running program must not see an error of voirkit
             self._complain(exc.with_traceback(None))  # a traceback would keep the function alive
         finally:
             weave.lock.release()
@@ -628,7 +631,7 @@ class Engine:
                 script = catalogue(source.read(), file)
         check.check_all(only_it, script, check.display_path(file or ""), None)
 
-    # errors
+    # Error messages
 
     def _wrong(
         self, node: Node, target: FunctionType | None, problem: Exception | None = None

@@ -26,17 +26,22 @@ from voirkit import streams
 from voirkit.fork import file_identity
 from voirkit.probes.children import HELLO, PIPE_BYTES, SLOT, Uplink, standard_left_alone
 
-# how long the thread waits for its turn among other threads before it checks whether to stop
+# longest time in seconds that the reading thread waits for the lock under which all threads push
+# events; after that it checks whether to stop
 TURN_S = 0.05
-# how long a fork waits for the thread to stop; the thread may be in a slow subscriber
+# longest time that a fork waits for the reading thread to stop; the thread may be in a slow
+# subscriber
 FORK_S = 1.0
-END_S = 10.0  # how long the end of a probe waits for the thread
-# longest wait until the stopped thread no longer exists for the system (usually 20 microseconds)
+END_S = 10.0  # longest time that the end of a probe waits for the reading thread
+# longest wait after a thread has ended until the operating system has removed it, too (usually 20
+# microseconds)
 GONE_S = 0.05
 WARNS = sys.version_info >= (3, 12)  # True if python warns of forks with threads
-HUSHED_S = 0.5  # how long the warning stays suppressed before a check if the fork has returned
+# time for which python's warning of a fork stays suppressed before each check whether the fork has
+# returned
+HUSHED_S = 0.5
 
-Receive = Callable[[int, int, Any], None]  # process id, probe, data
+Receive = Callable[[int, int, Any], None]  # arguments: process id, number of the probe, data
 
 
 def is_of_this_user(connection: socket.socket) -> bool:
@@ -65,7 +70,8 @@ class _Child:
     def read(self) -> tuple[list[tuple[int, Any]], bool]:
         """Read the events that the child has sent; returns them, and True if the child has
         ended."""
-        # the program may have closed all descriptors that it does not know
+        # The program may have closed all descriptors that it does not know. Then these belong to
+        # no file, or to another one.
         if self._identity != (file_identity(self.fd), file_identity(self.page)):
             self.fd = self.page = -1
             return [], True
@@ -86,7 +92,8 @@ class _Child:
     def _fill_buffer(self) -> bool:
         """Read from the pipe into the buffer; True if the child has closed the pipe."""
         try:
-            # limited, so that a child that sends all the time does not keep others waiting
+            # the number of reads is limited, so that a child that sends all the time does not keep
+            # other children waiting
             for _ in range(2 * PIPE_BYTES // 65_536):
                 chunk = os.read(self.fd, 65_536)
                 if not chunk:
@@ -115,7 +122,7 @@ class _Child:
 
 class _Reader(threading.Thread):
     """The thread that reads events, a daemon. It is started by ``threading``, so that
-    ``streams.threads`` counts it and events of several threads wait for their turn."""
+    ``streams.threads`` counts it, and events of several threads are sent one after the other."""
 
     def __init__(self, read: Callable[[_Reader], None]) -> None:
         super().__init__(name="voirkit-events", daemon=True)
@@ -153,12 +160,12 @@ class Exchange:
         self._forking = 0  # id of the thread that holds ``_handing`` for a fork; 0 for none
         self._state = threading.RLock()  # protects the next three attributes
         self._thread: _Reader | None = None  # the thread that reads, once it has been started
-        self._n_alone = 0  # how many threads want to read alone
+        self._n_alone = 0  # number of threads that want to read without the reading thread
         self._is_closed = False
         self._hushed_until: float | None = None
-        # place of the last fork, as ``_caller`` returns it
+        # where the program called the last fork, as returned by ``_caller``
         self._forks_at: tuple[int, int, int] | None = None
-        # the system's ids of reading threads that may still exist
+        # native ids of reading threads that may still exist for the operating system
         self._readers: set[int] = set()
         self._complained = False
 
@@ -190,26 +197,28 @@ class Exchange:
         descriptors that it does not know."""
         return self._own_identity() == self._identity
 
-    # a fork
+    # Before and after a fork
 
     def before_fork(self) -> None:
         """Stop the thread for a fork, or keep it from forwarding an event during the fork."""
         self._unhush(by_all_means=True)
-        # True if python would warn only because of the reading thread; from 3.13 on it would also
-        # warn because of the reading thread that is started after the fork
+        # True if the reading thread would be python's only reason to warn; since 3.13 python also
+        # warns if the reading thread is started again after the fork
         warns_of_reader = WARNS and not self._count_other_threads()
         if warns_of_reader:
             _hush()
             self._forks_at = _caller()
             self._hushed_until = time.monotonic() + HUSHED_S
-        if warns_of_reader and self._thread is not None:  # starting again takes a millisecond
+        # The thread is stopped only to avoid the warning: to start it again takes a millisecond.
+        if warns_of_reader and self._thread is not None:
             self.park()
         elif not self._forking and self._handing.acquire(timeout=FORK_S):
             self._forking = threading.get_ident()
 
     def after_fork(self) -> None:
         """Continue in the parent after a fork."""
-        if self._forking == threading.get_ident():  # if two threads fork at once, one holds it
+        # if two threads fork at once, only one of them holds ``_handing``
+        if self._forking == threading.get_ident():
             self._forking = 0
             self._handing.release()
         self.start_reading()
@@ -230,7 +239,7 @@ class Exchange:
         _unhush()
         return None
 
-    # the thread
+    # Starting and stopping the reading thread
 
     def start_reading(self) -> None:
         """Start the thread that reads, unless it runs already or another thread wants to read
@@ -294,7 +303,7 @@ class Exchange:
                 for fd, _ in self._poll.poll(self._unhush(by_all_means=False)):
                     self._serve(fd)
 
-    # reading
+    # Accepting children and reading their events
 
     def _serve(self, fd: int) -> None:
         if fd == self._wake[0]:
@@ -322,7 +331,8 @@ class Exchange:
                 self._complain(exc)
                 return
             if not is_of_this_user(connection):
-                # a client that never sends anything must not use up the program's descriptors
+                # closed at once: another user's client, which may never send anything, must not use
+                # up the program's descriptors
                 connection.close()
                 continue
             connection.setblocking(False)
@@ -383,7 +393,7 @@ class Exchange:
 
     def _deliver_one(self) -> None:
         with self._handing:
-            if self._inbox:  # a subscriber may have emptied it
+            if self._inbox:  # a subscriber may have emptied the inbox
                 self._take(*self._inbox.popleft())
 
     def _complain(self, exc: Exception) -> None:
@@ -391,9 +401,9 @@ class Exchange:
             self._complained = True
             error = streams.describe(exc)
             streams.report(f"the events of a child process cannot be had ({error}).")
-        time.sleep(TURN_S)  # so that the caller does not try again at once
+        time.sleep(TURN_S)  # keeps the caller from trying again at once
 
-    # reading to the end
+    # The end of a probe, and of the exchange
 
     def suspend(self) -> None:
         """Prevent the reading thread from being started until ``resume``; a fork in another thread
@@ -450,7 +460,7 @@ class Exchange:
                 pass
 
     def close(self) -> None:
-        """Stop the thread, and close all descriptors."""
+        """Stop the thread, close all descriptors, and remove the socket's folder."""
         with self._state:
             self._is_closed = True
         if self._thread is not threading.current_thread():
@@ -508,7 +518,7 @@ def _unhush() -> None:
     if warnings is not None and _HUSHED in warnings.filters:
         try:
             warnings.filters.remove(_HUSHED)
-        except ValueError:  # another thread was quicker
+        except ValueError:  # another thread has removed the filter
             return
         _changed(warnings)
 
@@ -521,7 +531,7 @@ def _caller() -> tuple[int, int, int] | None:
     """Return the place at which the calling thread forks: ids of the thread and the frame, and the
     instruction in the frame. None if C code forks."""
     frame: FrameType | None = sys._getframe(1)
-    # skip voirkit's frames, from the fork hook to this function
+    # skip voirkit's own frames, which are those from the fork hook to this function
     while frame is not None and frame.f_globals.get("__name__", "").startswith("voirkit."):
         frame = frame.f_back
     return None if frame is None else (threading.get_ident(), id(frame), frame.f_lasti)

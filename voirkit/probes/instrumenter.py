@@ -151,7 +151,8 @@ class Instrumenter(TapEmitter):
         for name in code.co_varnames[len(self.parameters) :]:
             mention: ast.expr = ast.Name(name, ast.Load())
             is_local = name in bound or name.endswith(private)
-            # a variable of a comprehension, which python 3.12 compiles into the function
+            # the variable of a comprehension is mentioned in a comprehension; python 3.12 compiles
+            # comprehensions into the function
             if not is_local or name in code.co_cellvars:
                 variable = ast.Name(name, ast.Store())
                 clause = ast.comprehension(variable, ast.Tuple([], ast.Load()), [], 0)
@@ -159,8 +160,8 @@ class Instrumenter(TapEmitter):
             mentions.append(ast.Expr(mention))
         if not mentions:
             return []
-        # The compiler leaves a NOP, whose line tracers see. Since python 3.11 they do not see it if
-        # it is the line in which a call begins.
+        # The compiler leaves a NOP for the statement, and tracers would see the NOP's line. Since
+        # python 3.11 tracers do not see the NOP if it has the line in which a call begins.
         place = first
         if sys.version_info >= (3, 11):
             place = ast.Pass(lineno=code.co_firstlineno, col_offset=0)
@@ -193,7 +194,7 @@ class Instrumenter(TapEmitter):
                     " and that to the attribute."
                 )
 
-    # statements
+    # Inserting taps into statements
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         return [new for statement in statements for new in self.visit(statement)]
@@ -212,7 +213,7 @@ class Instrumenter(TapEmitter):
 
     def visit_If(self, node: ast.If) -> list[ast.stmt]:
         branch = node
-        while True:  # not recursive, since a chain of elif is nested deeply
+        while True:  # a loop, not recursion, since a chain of elif is nested deeply
             self.expressions(branch)
             branch.body = self.block(branch.body)
             following = branch.orelse[0] if len(branch.orelse) == 1 else None
@@ -263,7 +264,8 @@ class Instrumenter(TapEmitter):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:
         if node.value is None:
             if isinstance(node.target, ast.Name):
-                self.taps(Site("declared", node.target.id))  # a variable, even if it is never set
+                # a declaration makes the name a variable, even if it is never set
+                self.taps(Site("declared", node.target.id))
             self.expressions(node.target)
             return [node]
         node.value = self.expression(node.value)
@@ -345,7 +347,8 @@ class Instrumenter(TapEmitter):
             taps = self.set_names(bound(target), target)
             if not taps:
                 continue
-            # a tap between two items needs a nested `with`, which means the same
+            # For a tap between two items, the later items move to a nested `with`, which means the
+            # same.
             later = items[index + 1 :]
             if later:
                 body = [at_place(type(node)(later, body), node)]
@@ -381,7 +384,7 @@ class Instrumenter(TapEmitter):
             names = pattern_names(case.pattern)
             if case.guard is None:
                 taps = self.set_names(names, case.pattern)
-            else:  # the names are set whether the guard holds or not
+            else:  # the taps go into the guard: the names are set even if the guard is false
                 calls = self.set_in_expression(names)
                 guard = one_of([*calls, self.expression(case.guard)], -1)
                 case.guard = at_place(guard, case.guard)
@@ -408,7 +411,7 @@ class Instrumenter(TapEmitter):
     def visit_TypeAlias(self, node: Any) -> list[ast.stmt]:
         return [node, *self.set_names([node.name.id], node)]
 
-    # expressions
+    # Inserting taps into expressions
 
     def expressions(self, node: ast.AST) -> None:
         """Insert the taps into a statement's own expressions, not into statements nested in it."""
@@ -424,7 +427,7 @@ class Instrumenter(TapEmitter):
             return node
         if not any(isinstance(inner, PLACES) for inner in inside(node, also=True)):
             return node
-        return self.inner(node)  # type: ignore[no-any-return]  # an expression for an expression
+        return self.inner(node)  # type: ignore[no-any-return]  # an expression, like ``node``
 
     def inner(self, node: Any) -> Any:
         if isinstance(node, SCOPES):
@@ -516,7 +519,7 @@ class Instrumenter(TapEmitter):
             else:
                 setattr(owner, field, change(value))
 
-    # what the taps cannot see
+    # Checking that the taps can see all that their listeners want
 
     def check(self) -> None:
         """Raise Unobservable if the inserted taps cannot see all that their listeners want."""
@@ -611,7 +614,7 @@ class TopLevelInstrumenter(Instrumenter):
     """
 
     def instrument(self) -> None:
-        body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # no lambda
+        body: list[ast.stmt] = self.node.body  # type: ignore[assignment]  # the node is no lambda
         first = 0
         for statement in body:
             if not is_text(statement) and not is_future(statement):
@@ -672,7 +675,8 @@ def _tags_of_variable(path: str, names: Any) -> frozenset[str]:
         return frozenset()
     for attribute in attributes:
         value = getattr(value, attribute, None)
-    from voirkit.probes.selector import tag_names  # imports ptera: only if a function may have tags
+    # imported here, only if a function may have tags, since this imports ptera
+    from voirkit.probes.selector import tag_names
 
     return tag_names(value)
 
@@ -721,7 +725,7 @@ class Visibility:
 
     def __init__(self, node: FunctionNode) -> None:
         collector = SiteCollector()
-        # kept since it knows which names no tap can see or replace
+        # kept for its attributes ``unseen`` and ``fixed``: the names that no tap can see or replace
         self.instrumenter = instrumenter_of(node, [collector], outer_names(node), None, {})
         self.instrumenter.instrument()
         self.kinds = collector.kinds  # the kinds of sites (``tap_emitter.Site``) of each name

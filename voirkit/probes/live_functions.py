@@ -257,7 +257,8 @@ def _is_at(function: FunctionType, path: tuple[str, ...]) -> bool:
     code = function.__code__
     if code.co_name != path[-1]:
         return False
-    # python 3.10 has only the function's __qualname__, which functools.wraps changes
+    # Python 3.10 has no co_qualname; there, only the names are compared. The function's
+    # __qualname__ would not do, since functools.wraps changes it.
     qualname = getattr(code, "co_qualname", "")
     return not qualname or tuple(part for part in qualname.split(".") if part != "<locals>") == path
 
@@ -297,8 +298,9 @@ def innermost(thing: Any) -> Any:
     return thing
 
 
-# Redefined functions: python has no event for a name that gets another value. But the old function
-# is freed at that moment, unless something else holds it. The end of a probe checks once more.
+# Redefined functions. Python has no event for a name that gets another value. But the name's old
+# function is freed at that moment, unless something else refers to it. So the name is checked when
+# the old function is freed, and once more when the probe ends.
 
 
 class RedefinitionWatch:
@@ -326,7 +328,7 @@ class RedefinitionWatch:
     def _on_freed(self, _: Any) -> None:
         """Check for a new function when the old one is freed: usually its name has just been given
         to the new one."""
-        # when python ends, the globals of this module are removed too
+        # when python exits, it also removes the globals of this module: ``sys`` may be None
         if sys is not None and not sys.is_finalizing():
             self.check()
 
@@ -353,7 +355,7 @@ def is_named_at(module: str, path: tuple[str, ...], function: FunctionType) -> b
     return names is function.__globals__ and function_at(module, path) is function
 
 
-# Functions that a module will define.
+# Taps in functions that a module will define: they are inserted when the module is compiled.
 
 
 class ModuleRequest:
@@ -465,7 +467,8 @@ def _woven_module(
             if any(_share_a_line(statement, other) for other in defining)
         ]
         part, places = _smallest_part(statements, selected, code)
-        # copied, since the trees belong to the program or are requested again
+        # the statements that get taps are copied, since the original trees belong to the program
+        # or are requested again
         part.body[:] = [
             source.copy_tree(statement) if statement in selected else statement
             for statement in part.body
@@ -556,7 +559,9 @@ def _smallest_part(
     part = source.part_of(whole, selected)
     try:
         return part, weave.matches(source.compile_like(part, code), code)
-    except source.NoSource:  # for instance, if `super` is also a name in the module
+    except source.NoSource:
+        # The part alone compiles to other code, for instance if `super` is also a name in the
+        # module.
         places = weave.matches(source.compile_like(whole, code), code)
         return ast.Module([*statements], []), places
 
@@ -605,7 +610,7 @@ class _Weaver(imports.Watcher):
                 return code
             source.remember_lines(code.co_filename, io.StringIO(text).readlines())
             return _woven_module(source.parse_like(text, code).body, code, requests)
-        except Exception as exc:  # tried again, and reported, after the module was executed
+        except Exception as exc:  # after the module has run, ``ran`` tries again and reports errors
             if is_from_handler(exc):
                 raise
             return code
@@ -615,7 +620,7 @@ class _Weaver(imports.Watcher):
         for request in list(_requests.get(module.__name__, ())):
             try:
                 request.defined()
-            except Exception as exc:  # the import statement must not raise it
+            except Exception as exc:  # the program's import must not raise an error of voirkit
                 if is_from_handler(exc):
                     raise
                 _report(request, exc)

@@ -50,16 +50,16 @@ class Relayed:
         self.dropped = 0
         # in a forked child: the function that gets the events, in place of the subscribers
         self.emit: Callable[[Any], None] | None = None
-        # the subscribers that replace values; they do so in forked children too
+        # the subscribers that replace values, which they do in forked children too
         self.overriding: list[Any] = []
         self.raised: BaseException | None = None
-        # the same exception, if it is to be raised when the probe ends
+        # the exception in ``raised``, if it is to be raised when the probe ends
         self.late: BaseException | None = None
         self.is_missed = False
         self.is_over = False
         self.is_forgiven = False
         # a name in a selector's condition that only this process and its forks can resolve; empty
-        # if there is none
+        # if there is no such name
         self.local_name = ""
 
 
@@ -81,14 +81,15 @@ _children = _Children()
 relays: list[Relay] = []  # the probes of this process's ancestors
 
 
-# in the process that made the probes
+# Functions for the process that has made the probes
 
 
 def add_probe(probe: Probe, scope: Mapping[str, Any]) -> None:
     """Pass a probe that has been switched on to all processes that multiprocessing starts from now
     on."""
     if not are_there():
-        # subprocesses join when they import torch, and do not have the probed functions yet then
+        # Not for subprocesses: they join the run when they import torch, and have not defined the
+        # probed functions by then.
         inherit.watch(_MAKE_PROBES, offered, subprocesses=False)
     from voirkit.probes.selector import tools
 
@@ -116,7 +117,8 @@ def end_probe(probe: Probe) -> None:
         if exchange is not None:
             exchange.drain()
     finally:
-        # also if a signal handler of the program has raised, as torch's does for a killed worker
+        # The probe is released even if a signal handler has raised an exception meanwhile, as
+        # torch's handler does for a killed worker.
         _release(probe, exchange)
     late = relayed.late
     relayed.late = None
@@ -195,7 +197,7 @@ def _receive(pid: int, key: int, data: Any) -> None:
     probe._relayed.events += 1
     try:
         probe._hand_on(event)
-    except streams.CARRIED as exc:  # meant for the program, not for the thread that reads
+    except streams.CARRIED as exc:  # must reach the program, not the thread that reads events
         if probe._relayed.raised is None:
             probe._relayed.raised = exc
             if probe._relayed.is_over:
@@ -261,7 +263,7 @@ def slots() -> int:
     return max(_probes.keys(), default=0) + 1
 
 
-# at a fork
+# Fork hooks
 
 
 def _before_fork() -> None:
@@ -350,7 +352,7 @@ at_fork(
 
 _MAKE_PROBES = "voirkit.probes.processes:make_probes"
 
-# in the process that starts another one
+# Functions for a process that starts another one by spawn
 
 
 def offered() -> list[tuple[Any, ...]] | None:
@@ -451,7 +453,7 @@ def _reference(function: Any, watched: Mapping[Any, FunctionType]) -> tuple[str,
     )
 
 
-# in the process that was started
+# Functions for the process that was started
 
 
 def make_probes(offers: list[tuple[Any, ...]]) -> None:

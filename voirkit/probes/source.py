@@ -54,7 +54,8 @@ def parse_like(text: str, code: CodeType) -> ast.Module:
     return tree
 
 
-# the lines of files at the time when their code was compiled, as far as known
+# by file name: the lines from which code is known to have been compiled, one list for each version
+# of the file, the newest first
 _known_lines: dict[str, list[list[str]]] = {}
 VERSIONS = 4  # number of versions kept of a file that is edited and reloaded
 PICKLED = "<dynamic-code>"  # file name that cloudpickle since 3.1.3 gives to code it has unpickled
@@ -82,7 +83,8 @@ def texts_of(code: CodeType, names: Mapping[str, Any]) -> Iterator[list[str]]:
     no lines.
     """
     versions = list(_known_lines.get(code.co_filename, ()))
-    if code.co_filename == PICKLED:  # may be any known file; the caller compiles and compares
+    if code.co_filename == PICKLED:
+        # The code may be from any known file. The caller compiles the lines and compares the code.
         versions = [lines for of_file in _known_lines.values() for lines in of_file]
     yield from versions
     lines = linecache.getlines(code.co_filename, dict(names))
@@ -108,7 +110,8 @@ def trees_in(
             imports = _imports(function, names)
             module.body[:0] = imports
             yield module, function
-            # a script is compiled in parts, and its imports may be in another part
+            # Try it without the imports too: a script is compiled in parts, and its imports may be
+            # in another part.
             without_imports = _function_alone(code, lines, qualname) if imports else None
             if without_imports is not None:
                 yield without_imports
@@ -264,7 +267,8 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
         ]
         for function in functions:
             yield part_of(tree, [statement]), function
-            # needed if the rest matters, for instance if `super` is also a name in the module
+            # needed if the function compiles to other code when the rest of the module is there,
+            # for instance if `super` is also a name in the module
             yield tree, function
             yield ast.Module([statement], []), function
 
@@ -272,7 +276,7 @@ def _in_module(code: CodeType, lines: list[str]) -> Iterator[tuple[ast.Module, F
 def copy_tree(node: Any) -> Any:
     """Return a copy of a tree of any depth.
 
-    ``copy.deepcopy`` would need seven nested calls per level.
+    ``copy.deepcopy`` would need seven nested calls for each level of the tree.
     """
     root: Any = ast.AST.__new__(type(node))
     stack = [(node, root)]
@@ -295,7 +299,7 @@ def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
     """Return a module with some of its statements, whose functions compile as in the whole module.
 
     The other statements may be nested too deep for python to compile them from a tree: this takes
-    three nested calls per level.
+    three nested calls for each level of the tree.
     """
     return ast.Module([*_imported(tree), *statements], [])
 
@@ -315,7 +319,7 @@ def _imported(tree: ast.Module) -> list[ast.stmt]:
             continue
         elif isinstance(node, ast.stmt | ast.Module | ast.ExceptHandler | ast.match_case):
             stack += ast.iter_child_nodes(node)
-    # without imports from __future__, whose flags are passed to the compiler
+    # imports from __future__ are left out, since their flags are passed to the compiler
     return [node for node in imports if getattr(node, "module", None) != "__future__"]
 
 
@@ -346,7 +350,7 @@ def _is_lambda(node: ast.Lambda, code: CodeType) -> bool:
         for inner in ast.walk(node)
         if isinstance(inner, ast.Lambda) and all(_is_within(place, inner.body) for place in places)
     ]
-    return around[-1:] == [node]  # the innermost lambda
+    return around[-1:] == [node]  # True if ``node`` is the innermost of these lambdas
 
 
 def _has_names_of(node: ast.Lambda, code: CodeType) -> bool:
@@ -356,7 +360,7 @@ def _has_names_of(node: ast.Lambda, code: CodeType) -> bool:
         return False
     attributes = {inner.attr for inner in ast.walk(node.body) if isinstance(inner, ast.Attribute)}
     in_source = names_in(node.body) | attributes
-    # private names are mangled
+    # a name with "__" may be a mangled private name, which the source has in another form
     return all(name in in_source or "__" in name for name in (*code.co_names, *code.co_freevars))
 
 

@@ -117,7 +117,7 @@ class Probe(Stream):
         """True if a subscriber replaces the value that the focus variable is set to."""
         return bool(self._root._relayed.overriding)
 
-    # checking
+    # Checking before the run
 
     def check(self, program: Program) -> None:
         """Check that every function, variable and loop in the selectors exists, without running the
@@ -142,7 +142,7 @@ class Probe(Stream):
             self.site = self.site or site
             for function in parsed.functions:
                 if function.module and function.is_top:
-                    program.defer()  # the script may import it anywhere
+                    program.defer()  # the script may import the module anywhere
                 elif function.is_top and not program.defer(function.variables + function.loops):
                     next = "Make the probe before `yield ov.phases.load_script`."
                     raise function.wrong(
@@ -150,7 +150,7 @@ class Probe(Stream):
                     )
         self._is_checked = True
 
-    # on and off
+    # Switching on and off
 
     def activate(self) -> None:
         """Start to watch the functions; those that are not defined yet, as soon as they are.
@@ -222,12 +222,13 @@ class Probe(Stream):
     def _exit(self) -> None:
         self.switch_off()
 
-    # events
+    # Passing events to the subscribers
 
     def _changed(self) -> None:
         super()._changed()
         engine = getattr(self, "_engine", None)
-        # a forked child sends its events to the parent, even if it has subscribers of its own
+        # a forked child sends its events to the parent, even if the child has subscribers of its
+        # own
         if engine is not None and self._relayed.emit is None:
             engine.listen(*self._emitter())
             if self._relayed.is_missed and self._observers:
@@ -273,7 +274,7 @@ class Probe(Stream):
             self._complaints.add(text)
             streams.report(f"{self.label}: {text}")
 
-    # replacing the values of variables in the program
+    # Replacing the values of variables in the program
 
     def override(self, setter: Any = lambda value: value) -> Any:
         """Replace the value that the focus variable is set to.

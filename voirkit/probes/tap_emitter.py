@@ -53,8 +53,8 @@ class Site:
         self.is_expression = is_expression
         # variables that the event must leave out, even if they hold a value from before
         self.unset = frozenset(unset)
-        # True inside a comprehension: before Python 3.12 it is a code object of its own, in which
-        # the function's variables cannot be named
+        # True inside a comprehension: before Python 3.12 a comprehension is a code object of its
+        # own, in which the function's variables cannot be named
         self.is_deep = False
         self.loops = self.inner = frozenset[str]()
 
@@ -110,7 +110,7 @@ class Listener(Protocol):
     overridable: bool  # True if its taps may replace values
     is_awake: bool  # True if its taps are needed now: the probe has a subscriber
     names: Sequence[str]  # the plain variables that the selector names in the function
-    captured: Sequence[str]  # all variables, hash variables too, that it captures by name
+    captured: Sequence[str]  # all variables, hash variables too, that the selector names
     foci: Sequence[str]  # variables whose assignment makes an event; ``""`` for any variable
     is_total: bool  # True if its event comes at the end of a call of this function
 
@@ -120,8 +120,8 @@ class Listener(Protocol):
 
 
 MARK = "\0voirkit "
-# Up to this number n of variables that may be unbound, the code has one call for each combination,
-# 2**n calls; beyond it the tap reads the frame.
+# If up to this number n of a tap's variables may be unbound, the code has one call for each
+# combination of bound variables, 2**n calls. If more may be unbound, the tap reads the frame.
 MOST_LADDER_NAMES = 3
 # Names by which a function sees the dictionary of its variables. Before Python 3.13 that dictionary
 # is updated whenever a tap reads the frame, which such a function would notice.
@@ -143,7 +143,7 @@ class TapEmitter:
     ) -> None:
         self.node, self.table = node, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
-        self.parameters = variables_passed(node.args)  # the function's
+        self.parameters = variables_passed(node.args)  # parameters of the function
         self.deleted = deleted_in(node)  # variables that the function deletes
         # variables that are always bound
         self.sure = frozenset(each.arg for each in self.parameters) - self.deleted
@@ -198,7 +198,7 @@ class TapEmitter:
             target = value if tap.replaces and site.kind == "set" else None
             values = loads([value]) if value else []
             call = self.ladder(tap, site, values, unsure, target)
-            if site.kind == "read":  # the global variable may not exist
+            if site.kind == "read":  # the tap is not called if the variable does not exist
                 call = self.unless(NameError, ast.Expr(values[0]), otherwise=[call])
             calls.append(at_place(call, place))
         return calls
@@ -360,9 +360,9 @@ def locals_of(frame: FrameType, names: Iterable[str] | None = None) -> dict[str,
         values = dict(variables)
     else:
         values = {name: variables[name] for name in names if name in variables}
-    # Before Python 3.13 the dictionary ``f_locals`` of a function stays with the frame and would
-    # keep the values alive. So remove the function's variables from it, unless the program holds
-    # the dictionary too. Other keys, which the program or a debugger has added, stay.
+    # Before Python 3.13 the frame of a function keeps its dictionary ``f_locals``, which would keep
+    # the values alive. So remove the function's variables from the dictionary, unless the program
+    # refers to the dictionary too. Other keys, which the program or a debugger has added, stay.
     code = frame.f_code
     if type(variables) is dict and code.co_flags & OPTIMIZED and sys.getrefcount(variables) <= 3:
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):

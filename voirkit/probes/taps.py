@@ -73,7 +73,7 @@ class Capture:
 _ids = count(1)
 _COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 _LINE = sys._getframe().f_lineno  # the line that tracebacks show for a tap
-TRUE = "True"  # the source of a hash variable that has no value: its value in events is True
+TRUE = "True"  # the source of a hash variable (#enter ...) without a value: events hold True
 VALUE = "<value>"  # the source of the site's value; no variable can have this name
 _PARAMETER = "value"  # the parameter of a tap's function that takes the site's value
 
@@ -112,7 +112,7 @@ class NodeListener:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.overridable = node.rule.overridable
-        # by part of the selector: the kinds of sites that match it
+        # for each part of the selector (``Element``), the kinds of sites that match the part
         self.hit: dict[Element, set[str]] = {}
         self.names: Sequence[str] = plain_names(node)
         self.captured: Sequence[str] = [
@@ -231,16 +231,16 @@ class TapShape:
 
     reads: int  # number of variables among the arguments, after the value
     has_value: bool  # the first argument is the site's value
-    returns: bool  # it returns the value
+    returns: bool  # the tap returns the value
     replaces: bool  # a subscriber may replace the value
     step: str | None  # ``begin`` or ``end`` of a pair; None if the selector has no pairs
     always_ends: bool  # each pair that begins also ends
     name: str | None  # the name of the pair in events; None without pairs
     raw: bool  # events hold ``Capture`` objects
-    items: tuple[tuple[str, str], ...]  # of the event: name and source text of the value
+    items: tuple[tuple[str, str], ...]  # items of the event: name, and source text of the value
     checked: tuple[str, ...]  # source texts of the values that have conditions
-    depth: int  # number of frames from the tap's up to the probed function's
-    is_deep: bool  # its caller may be a comprehension's frame
+    depth: int  # number of frames from the tap's frame up to that of the probed function
+    is_deep: bool  # the tap's caller may be the frame of a comprehension
 
 
 class LocalTap:
@@ -417,7 +417,8 @@ def _send_event(shape: TapShape, event: str, frame: str) -> list[str]:
     if not shape.step:
         return [send]
     number = _number_pair(shape.step, frame)
-    # The key must not keep a frame alive if its pair may never end.
+    # The key of a pair is the frame, or only the frame's id if the pair may never end: the key
+    # would keep the frame alive.
     key = frame if shape.always_ends else f"id({frame})"
     if shape.step == "begin":
         return [
@@ -466,8 +467,9 @@ def owner_of(frame: Any) -> Any:
 def _frame_around(frame: Any) -> Any:
     """Return the frame whose code contains a comprehension; None if unknown.
 
-    The caller of a generator expression may be another function. Then the whole stack is searched,
-    and a frame is returned only if exactly one matches.
+    The consumer of a generator expression may be another function, or another call of the same one.
+    If the caller's code does not contain the comprehension, the whole stack is searched, and a
+    frame is returned only if exactly one matches.
     """
     code = frame.f_code
     caller = frame.f_back
@@ -511,7 +513,7 @@ def _own_values(frame: Any, names: Sequence[str], also_global: bool) -> dict[str
     variables = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     keys = {name: mangled(name, code) for name in names}
     values = locals_of(frame, [key for key in keys.values() if key in variables])
-    if also_global:  # an unbound local variable must not be taken for the global of its name
+    if also_global:  # but a global never in place of an unbound local variable of the same name
         module = frame.f_globals
         for key in keys.values():
             if key not in variables and key in module:
@@ -519,10 +521,10 @@ def _own_values(frame: Any, names: Sequence[str], also_global: bool) -> dict[str
     return {name: values[key] for name, key in keys.items() if key in values}
 
 
-# Selectors across calls, and totals. Each call of a function in such a selector has a record,
-# stored by the id of its frame, from its first to its last statement. When a call begins, the calls
-# around it are found by walking up the stack. So threads and tasks do not see each other's calls,
-# and the consumer of a generator does not count as called by it.
+# Selectors across calls, and totals. Each call of a function in such a selector has a record from
+# the first to the last statement of the call, stored by the id of the call's frame. When a call
+# begins, the calls around it are found by walking up the stack. So threads and tasks do not see
+# each other's calls, and the consumer of a generator does not count as called by the generator.
 
 Caught = tuple[Element, list[str], list[Any]]
 
@@ -544,7 +546,7 @@ class Record:
         self.parent = parent
         self.is_leaf = is_leaf
         self.number = 0
-        # by name of the capture: element, names and values
+        # by name of the capture: element of the selector, names and values of the variables
         self.caught: dict[str, Caught] = {}
         self.tested: dict[Element, list[Any]] = {}
         # only for totals: the records of calls inside this one, and the leaves (one for each value
@@ -643,8 +645,8 @@ class Memory:
             self.running[node][id(frame)] = records
 
     def leave_call(self, node: Node, frame: Any) -> None:
-        """Remove the records of a call; at the end of the outermost call, fire the event of a
-        total."""
+        """Remove the records of a call; at the end of the outermost call, fire the events of a
+        total, one for each record in which all variables were caught."""
         records = self.running[node].pop(id(frame), ())
         self.lambdas.pop((node, id(frame)), None)
         if self.rule.total and node.parent is None:

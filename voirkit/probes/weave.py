@@ -74,7 +74,7 @@ _PARTS = (
 AWAITABLE = 0x100  # inspect.CO_ITERABLE_COROUTINE
 
 
-# code with taps
+# Making and recognizing code with taps
 
 
 class Origin:
@@ -99,7 +99,7 @@ class Origin:
 
 
 _origins: dict[int, Origin] = {}  # by id of the code with taps
-# origins of generators' code, by the functions of the taps in it
+# origins of the code of generators, by the functions of the taps in that code
 _by_tap: weakref.WeakKeyDictionary[FunctionType, Origin] = weakref.WeakKeyDictionary()
 
 
@@ -440,13 +440,13 @@ def _remember_origin(code: CodeType, old: CodeType, where: Sequence[Placed]) -> 
     everyone = frozenset(id(listener) for _, _, listener in where)
     origin = Origin(code, old, wants, everyone)
     _origins[id(code)] = origin
-    if code.co_flags & CO_GENERATOR:  # types.coroutine may copy it
+    if code.co_flags & CO_GENERATOR:  # types.coroutine may copy the code
         for const in code.co_consts:
             if isinstance(const, FunctionType):
                 _by_tap[const] = origin
 
 
-# live functions that have code with taps
+# Live functions that have code with taps
 
 
 def code_of(function: FunctionType) -> CodeType:
@@ -471,7 +471,7 @@ class Patch:
         key = id(function)
         self.function = weakref.ref(function, forgetter(_patches, key))
         self.keep: FunctionType | None = None
-        # it may have been compiled with taps, or made by a function that was
+        # the function may have been compiled with taps, or be created by a function that was
         origin = origin_of(code_of(function))
         self.original = origin.old if origin is not None else code_of(function)
         self.before = code_of(function)
@@ -485,20 +485,21 @@ class Patch:
         """Return the function's code with these taps, compiled anew unless it is the last one."""
         if wants != self._woven[0]:
             function = self.function()
-            assert function is not None  # the caller holds it
+            assert function is not None  # the caller keeps the function alive
             code = weave_code(self.original, function.__qualname__, function.__globals__, wants)
             self._woven = (list(wants), code)
         return self._woven[1]
 
     def apply(self) -> None:
-        """Make the function run with the taps of all listeners that are awake now.
+        """Make the function run with the taps of all listeners that are awake now: their probe has
+        a subscriber.
 
         This may be called in the middle of the program. So errors are reported instead of raised,
         and the function then keeps the taps that it has.
         """
         try:
             self.install()
-        except Exception as exc:  # the program, which is running, must not see it
+        except Exception as exc:  # the running program must not see an error of voirkit
             if is_from_handler(exc):
                 raise
             if not self._lacks_taps():
@@ -532,7 +533,7 @@ class Patch:
         function = self.function()
         if function is None:
             return
-        # types.coroutine has been applied to the function since
+        # the program has applied types.coroutine to the function since this object was created
         if code_of(function).co_flags & AWAITABLE & ~self.original.co_flags:
             self.original = _as_awaitable(self.original)
             self.before = _as_awaitable(self.before)
@@ -578,17 +579,17 @@ def prepare(function: FunctionType, path: Path, listener: Listener) -> Prepared:
         Unobservable: The listener would miss something that it captures.
     """
     patch = _patches.get(id(function)) or Patch(function)
-    patch.keep = function  # alive until ``attach``
+    patch.keep = function  # keeps the function alive until ``attach``
     wants = [(path, listener)]
     if _joined(patch.wants, wants[0]) == wants:
         patch.code_with(wants)
-    else:  # only a check: ``attach`` compiles all taps together
+    else:  # compiled only to check that it can be: ``attach`` compiles all taps together
         weave_code(patch.original, function.__qualname__, function.__globals__, wants)
     return Prepared(patch, path, listener)
 
 
 def _joined(wants: list[Want], want: Want) -> list[Want]:
-    # a function that was compiled with these taps has them already
+    # a function that was compiled with the wanted taps has them already
     return wants if want in wants else [*wants, want]
 
 
@@ -597,7 +598,7 @@ def attach(prepared: Prepared) -> weakref.ref[FunctionType]:
     NoSource if they cannot be combined with the taps of other listeners."""
     patch = prepared.patch
     function = patch.keep or patch.function()
-    assert function is not None  # ``prepare`` keeps it alive
+    assert function is not None  # ``prepare`` keeps the function alive
     patch = _patches.setdefault(id(function), patch)
     patch.wants = _joined(patch.wants, (prepared.path, prepared.listener))
     _live.add(id(prepared.listener))
@@ -735,7 +736,7 @@ def functions_running(codes: Sequence[CodeType]) -> list[FunctionType]:
     ]
 
 
-# comparing two code objects in all that the program could see: instructions, constants, and
+# Comparison of two code objects in all that the program could see: instructions, constants, and
 # positions in the source
 
 
@@ -783,12 +784,12 @@ def _is_same_constant(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_is_same_constant, first, second))
     if kind is frozenset:
         return _with_types(first) == _with_types(second)
-    if kind is slice:  # a constant since 3.14
+    if kind is slice:  # slices can be constants since python 3.14
         first_parts = (first.start, first.stop, first.step)
         second_parts = (second.start, second.stop, second.step)
         return all(map(_is_same_constant, first_parts, second_parts))
     if kind in (float, complex):
-        return repr(first) == repr(second)  # tells 0.0 from -0.0; nan equals nan
+        return repr(first) == repr(second)  # unlike ``==``: 0.0 differs from -0.0, nan equals nan
     if kind in (int, str, bytes):
         return bool(first == second)
     return first is second  # None, True, ...; or an object that another tool has inserted

@@ -13,7 +13,9 @@ import sys
 from voirkit.errors import tell
 from voirkit.phases import SharedState
 
-_MAY_HAVE_TRAINED_S = 0.5  # CPU time; importing torch alone takes a second
+# CPU time in seconds; children that have used less cannot have trained, since importing torch alone
+# takes a second
+_MAY_HAVE_TRAINED_S = 0.5
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,10 +27,11 @@ class ChildProcess(SharedState):
     """The object that instruments use in a child process instead of the overseer."""
 
     def __init__(self) -> None:
-        # takes what instruments add to the summary; nothing here writes it, since the run's own
-        # process makes the summary from the records of this process
+        # Instruments may add to this summary as in the run's own process. It is not written: the
+        # run's own process makes the summary from the records of this process.
         self.summary: dict[str, Any] = {"dropped": {}}
-        # warnings that were shown here or in the process that started this one; none is repeated
+        # warnings that were shown in this process, or in the process that started it; they are not
+        # repeated
         self.warnings: list[str] = []
 
     def warn(self, text: str) -> None:

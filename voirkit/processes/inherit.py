@@ -38,10 +38,10 @@ PATCH_POINTS = (
         ("name",),
     ),
     PatchPoint("loky.backend.spawn", "get_preparation_data", "loky 3.4 to 3.7", ("name",)),
-    # patched by processes.subprocesses, which imports nothing and so cannot declare it
+    # patched by processes.subprocesses, which imports nothing and so cannot declare a PatchPoint
     PatchPoint("subprocess", "_fork_exec|_posixsubprocess", "python 3.10 to 3.15"),
 )
-# loky uses the process class of multiprocessing
+# modules that define a process class; loky uses the class of multiprocessing
 _PROCESSES = ("multiprocessing.process", "multiprocess.process")
 _PREPARATIONS = (
     "multiprocessing.spawn",
@@ -51,9 +51,10 @@ _PREPARATIONS = (
 )
 _FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Runs in the child: for offers marked ``before_main`` before multiprocessing loads the main module,
-# for the others after that and before it loads the target of the process. The child has the
-# program's sys.path: voirkit may be missing there, or its name may belong to another package.
+# Code that is executed in the child: for offers marked ``before_main``, before multiprocessing
+# loads the main module; for other offers, after that and before the target of the process is
+# loaded. The code loads voirkit from its folder, since the child has the program's sys.path:
+# voirkit may be missing there, or another package may have the name.
 _START_TEXT = """
 try:
     import os, sys
@@ -77,8 +78,8 @@ except Exception as exc:
             pass
 """
 
-# An offer in pickled form: its receiver, module and name of the function that made it, True if
-# subprocesses take it too, and the value, which is pickled separately.
+# An offer in pickled form: the receiver, module and name of the function that made the value, True
+# if subprocesses take the offer too, and the value, which is pickled separately.
 PickledOffer = tuple[str, str, str, bool, bytes]
 
 
@@ -114,7 +115,7 @@ class InheritState:
 state = InheritState()
 _offers: dict[str, _Offer] = {}  # by receiver
 
-# in the process that starts the child
+# Functions for the process that starts the child
 
 
 def watch(
@@ -173,9 +174,9 @@ def unwatch(receiver: str) -> None:
         sys.modules["voirkit.processes.subprocesses"].remove()
 
 
-# by process class: the ``__reduce_ex__`` that was added to it
+# by process class: the ``__reduce_ex__`` that was added to the class
 _reductions: dict[Any, Callable[..., Any]] = {}
-# by module: the replacement of its ``get_preparation_data``, and the original
+# by module: the replacement of the module's ``get_preparation_data``, and the original
 _preparations: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
@@ -202,7 +203,7 @@ def _patch_subprocess(subprocess: ModuleType) -> None:
             from voirkit.processes import subprocesses
 
             subprocesses.install(subprocess, _as_text, _report)
-        except Exception as exc:  # the program is just importing subprocess and must not see this
+        except Exception as exc:  # the program's import of subprocess, in which this runs, goes on
             error = f"{type(exc).__name__}: {exc}"
             _report(f"pythons that the program starts are not recorded ({error}).")
 
@@ -238,7 +239,9 @@ def _patch_preparation(spawn: Any) -> None:
         keys that it does not know."""
         data: dict[str, Any] = original(name, *arguments, **more)
         offers = _collect(before_main=True)
-        # data for the server of forkserver, which would load the main module for all its children
+        # The name "ignore" means that the data is for the server of forkserver, which would load
+        # the main module for all its children. The server must not do that if the main module
+        # cannot be loaded without the offers.
         if name == "ignore" and state.main_needs_offers:
             for key in ("init_main_from_path", "init_main_from_name", "main_path"):
                 data.pop(key, None)
@@ -255,7 +258,7 @@ def _with_offers(reduced: tuple[Any, ...], offers: list[PickledOffer]) -> tuple[
     data."""
     state.n_handed += 1
     callable_, arguments, *rest = reduced
-    # The entries of a dictionary are unpickled in order.
+    # The entries of a dictionary are unpickled in order, so the offers come first.
     names = {
         "begin": _LoadedByRunning(offers, before_main=False),
         "make": callable_,
@@ -315,7 +318,7 @@ def _collect(before_main: bool) -> list[PickledOffer]:
     return pickled
 
 
-# in the process that was started
+# Functions for the process that was started
 
 
 def accept(offers: Iterable[PickledOffer], before_main: bool) -> None:

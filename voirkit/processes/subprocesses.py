@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "VOIRKIT_FOLLOW"
 HOOK = "voirkit_follow.pth"
-_LONGEST = 100_000  # the kernel takes 128 KiB for one variable
+_LONGEST = 100_000  # maximum length of the variable's text; the kernel allows 128 KiB for one
 _RANKS = (b"RANK=", b"LOCAL_RANK=", b"OMPI_COMM_WORLD_RANK=", b"PMI_RANK=")
 
 # Launchers: programs that start the training processes.
@@ -41,7 +41,7 @@ LAUNCHER_MODULES = frozenset(
         "deepspeed.launcher.launch",
     }
 )
-# Not a Python program, but the Python processes that it starts inherit its environment.
+# raylet is not a Python program, but the Python processes that it starts inherit its environment.
 STARTS_RAY_WORKERS = "raylet"
 BECOMES_RAY_WORKER = "setup_worker.py"  # started by raylet; replaces itself (exec) by a worker
 # Programs that train nothing: installers, environment managers, viewers and checkers. Modules of
@@ -167,7 +167,8 @@ def install(
     reported: list[str] = []
 
     def text_for(arguments: tuple[Any, ...]) -> str | None:
-        """Return the text for a program; None if it does not train or cannot take the text."""
+        """Return the text for a program; None if there is no text, or the program does not train or
+        cannot take it. A rank that cannot be reached is reported."""
         text = offer() if _may_train(arguments[0], arguments[1]) else None
         if text is None or len(text) >= _LONGEST:
             return None
@@ -219,7 +220,8 @@ class _ButForPythons:
 
     def __bool__(self) -> bool:
         try:
-            names = sys._getframe(1).f_locals  # of subprocess.Popen._execute_child
+            # the local variables of subprocess.Popen._execute_child
+            names = sys._getframe(1).f_locals
             return not _may_train(names["args"], [os.fsencode(names["executable"])])
         except (KeyError, TypeError, ValueError):
             return True
@@ -368,7 +370,7 @@ def _why_not() -> str:
     )
 
 
-# a Python command line: the interpreter's options, the program, and whether to record the program
+# Parsing a Python command line, and deciding whether to record its program
 
 
 class Python:
@@ -407,7 +409,7 @@ def read(words: Sequence[str]) -> Python:
             break
         if word == "-" or not word.startswith("-"):
             break
-        if word.startswith("--"):  # --check-hash-based-pycs MODE
+        if word.startswith("--"):  # such as --check-hash-based-pycs MODE
             index += 2
             continue
         position = _first_decisive_letter(word)
@@ -417,7 +419,7 @@ def read(words: Sequence[str]) -> Python:
         if letter in ("c", "m"):
             return _read_inline(words, index, position)
         if letter in ("W", "X") and position == len(word) - 1:
-            index += 1  # its argument is the next word
+            index += 1  # the option's argument is the next word
         index += 1
     if index >= len(words) or words[index] == "-":
         return Python(words[1:], "stdin")

@@ -1,5 +1,5 @@
-"""The comparison of two sides, each of one or more runs: their figures, and everything else that
-differs. It measures nothing.
+"""The comparison of two sides, each of one or more runs: their figures (measured values, such as
+times and rates), and everything else that differs. It measures nothing.
 
 Each figure has the ratio of the sides, and whether noise explains it
 (``voirkit.analysis.significance``). If a side has several runs, its figure is their median.
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 
-# Facts of a run's manifest that may explain a difference: their key, by the name shown to users.
+# Facts of a run's manifest that may explain a difference: for each name shown to users, the keys in
+# the manifest, with dots between them.
 ENVIRONMENT = {
     "command": "command",
     "voirkit options": "voirkit_options",
@@ -65,10 +66,10 @@ class Side:
 
     summaries: Sequence[Summary]  # as ``voirkit.analysis.summary.summary_of`` gives them
     names: Sequence[str] = ()  # names of the runs, as the user typed them
-    # the opened runs; for a run in several directories, the first one
+    # the opened runs; for a run in several directories, the first directory
     runs: Sequence[Run] = ()
-    # values and errors of figures, by their place in the summary; a figure that is missing here has
-    # no interval
+    # for each figure, by its place in the summary, the value and its error; a figure that is
+    # missing here has no confidence interval
     estimates: Sequence[Mapping[Place, Estimate | None]] = ()
     directories: Sequence[Sequence[Run]] = ()  # all directories of each run
 
@@ -186,8 +187,8 @@ def _between_steps(summary: Summary, of_rate: bool) -> float:
 
 _UNAFFECTED = ("", "share", "bytes")  # units of figures that other programs do not slow down
 _COUNTS = ("", "share")  # units of figures that are not measured, or may be 0
-# From this ratio of the mean to the median step time on, other programs count as having slowed
-# down steps.
+# Smallest ratio of the mean to the median step time from which it is concluded that other programs
+# have slowed down steps.
 _HELD_UP = 1.05
 _LEAST_SHARE = 0.01
 WALL: Place = ("duration_s",)
@@ -197,13 +198,13 @@ STEP: Place = ("steps", "time_s")
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of two sides."""
+    """A figure (a time, rate, share, count ...) with its values for two sides."""
 
     name: str  # as shown to users
     units: str  # ``s``, ``share``, ``bytes``, ``items/s``, or empty for plain numbers
     first: float | None  # value of the first side; None if unknown
     second: float | None  # value of the second side; None if unknown
-    place: Place = ()  # its place in a summary
+    place: Place = ()  # the keys that lead to the figure in a summary
     # p10 and p90 of each side; None if unknown or if a side has several runs
     spreads: tuple[tuple[float, float], tuple[float, float]] | None = None
     better: str = ""  # ``higher``, ``lower``, or empty if neither is better
@@ -348,7 +349,8 @@ def _rates(first: Side, second: Side) -> Iterator[Figure]:
         values = [side.median("rates", name, "value") for side in (first, second)]
         if None not in values or None in (figure.first, figure.second):
             figure = replace(figure, first=values[0], second=values[1])
-        # otherwise a run of an older version has only medians, so medians are compared
+        # Otherwise one side was recorded by an older version, whose summaries have only medians: so
+        # the medians of both sides are compared.
         yield figure
 
 

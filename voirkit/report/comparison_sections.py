@@ -35,7 +35,7 @@ from voirkit.report.sections import (
     written,
 )
 
-# the answer
+# The section that answers the comparison
 
 
 def answer_section(
@@ -96,7 +96,8 @@ def _throughput(figures: _Figures) -> Iterator[Text]:
     yield Text(f"{_values(figure)}{judgement}.", "throughput", mood=_mood(figure, "higher"))
 
 
-# By this much, in logarithms, the ratio of the shown figures may differ from the judged ratio.
+# The ratio of the shown values and the ratio that is judged (``Difference.ratio``) count as equal
+# up to this difference of their logarithms.
 _ROUNDING = 0.01
 
 
@@ -154,7 +155,7 @@ def _values(figure: Figure) -> str:
     return f"{written(figure.first, figure.units)} -> {written(figure.second, figure.units)}"
 
 
-_TIMES = 2.0  # from here on a ratio is easier to read than a percentage
+_TIMES = 2.0  # from this ratio on, a factor is easier to read than a percentage
 
 
 def _judgement(difference: Difference, more: str, less: str) -> str:
@@ -181,7 +182,7 @@ def _mood(figure: Figure, better: str) -> str:
     return "good" if (difference.ratio > 1) is (better == "higher") else "bad"
 
 
-# notes on the answer
+# Notes in the section that answers the comparison
 
 
 def _notes(first: Side, second: Side, figures: _Figures) -> Iterator[Text]:
@@ -239,7 +240,7 @@ def _other_work(first: Side, second: Side) -> Iterator[Text]:
         )
 
 
-_LEAST_CONTENTION = 0.02  # in logarithms; a smaller slowdown is not worth a warning
+_LEAST_CONTENTION = 0.02  # logarithm of a slowdown; a smaller one is not worth a warning
 
 
 def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
@@ -262,7 +263,7 @@ def _busy(*sides: tuple[str, Side]) -> Iterator[Text]:
         )
 
 
-# the table
+# The sections with the table of figures and with the other differences
 
 
 def figures_section(figures: Sequence[Figure]) -> Section:

@@ -69,7 +69,7 @@ def _with_own_cost(summary: dict[str, Any]) -> dict[str, Any]:
     overhead = summary.get("overhead")
     if not overhead:
         return summary
-    # includes child processes, such as perf, which read samples
+    # includes the times of child processes, such as perf, which reads samples
     completing = {"seconds": sum(os.times()[:4])}
     return {
         **summary,

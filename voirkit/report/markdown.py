@@ -242,8 +242,8 @@ def _escaped(text: str) -> str:
     return _CALLS.sub("\\g<0><!-- -->", text)
 
 
-# GitHub also makes links of bare addresses, and of @names and #numbers. Escapes do not prevent the
-# latter; an empty comment between the sign and the name does.
+# GitHub also makes links of bare addresses, @names and #numbers. Escapes do not prevent links of
+# @names and #numbers; an empty comment after the @ or # does.
 _ADDRESS = re.compile(r"(\b(?:https?|ftp|mailto|xmpp)|\bwww)([:.])", re.IGNORECASE)
 _CALLS = re.compile(r"@(?=\w)|#(?=\d)|\bGH-(?=\d)")
 

@@ -27,7 +27,7 @@ STDOUT_NAMES = (STDOUT, "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 # has a fifth more bytes.
 LEVEL = 3
 
-_number = count()  # makes temporary names unique: a format may have several files open
+_number = count()  # makes temporary names unique: an export may have several files open at once
 _unfinished: set[str] = set()
 
 
@@ -80,7 +80,7 @@ def _make_new(folder: str, mode: int) -> str:
     folder such as /tmp, other users may have guessed the name."""
     while True:
         path = os.path.join(folder, f".voirkit-{os.getpid()}-{next(_number)}.tmp")
-        _unfinished.add(path)  # before the file is created, in case of a signal
+        _unfinished.add(path)  # noted before the file is created: a signal may arrive right after
         try:
             os.close(
                 os.open(
@@ -89,8 +89,9 @@ def _make_new(folder: str, mode: int) -> str:
             )
             return path
         except FileExistsError:
-            _unfinished.discard(path)  # the file of another process
-        except OSError:  # not BaseException: a signal handler may raise after the file was created
+            _unfinished.discard(path)  # the existing file belongs to another process
+        except OSError:
+            # Only for OSError: if a signal handler raises, the file may have been created.
             _unfinished.discard(path)
             raise
 
@@ -138,7 +139,8 @@ def printable(path: str) -> str:
     """Return a path in a form that stdout can show."""
     path = visible(path, in_line=True)
     try:
-        path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")  # a closed stdout is None
+        # ``sys.stdout`` is None if stdout is closed
+        path.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # the name is not valid text, or not in this encoding
         return ascii(path)[1:-1]
     return path

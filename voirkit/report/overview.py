@@ -57,10 +57,10 @@ _ROWS = 200  # maximum number of rows of a table on the HTML page
 _DRAWN_RANKS = 128  # maximum number of ranks on the HTML page
 _WARNINGS = 12  # maximum number of warnings that the HTML page does not collapse
 _PLACES = 3  # maximum number of places named for training outside of steps
-# lines of verdict and advice that are kept when a report is shortened; at a width of 80 columns they
-# take about ten
+# number of lines that verdict and advice keep when a report is shortened; at a width of 80 columns
+# they take about ten
 _VERDICT = 16
-# lines of the table of phases: the head, the phases, the parts of "other", the step
+# number of lines of the table of phases: the head, the phases, the parts of "other", the whole step
 BREAKDOWN = 1 + len(PHASES) + 4 + 1
 _HOW = {
     "running": "is still running",
@@ -70,7 +70,7 @@ _HOW = {
 }
 
 
-# words
+# Short texts about a run
 
 
 def command_of(summary: Summary) -> str:
@@ -141,7 +141,7 @@ def _name_of_row(row: Mapping[str, Any]) -> str:
     return name
 
 
-# parts
+# The parts of a report: functions from a summary to the sections of the part
 
 
 def _wall(summary: Summary) -> Iterator[Section]:
@@ -188,8 +188,8 @@ def _goodput(summary: Summary) -> Iterator[Section]:
 def _uncounted(summary: Summary) -> Iterator[Section]:
     """Yield a warning about optimizer steps and backward passes that belong to no counted step."""
     rows = (summary.get("steps") or {}).get("uncounted") or ()
-    # A single backward pass without an optimizer step deserves no warning: a loop was left or
-    # interrupted there.
+    # A single backward pass without an optimizer step deserves no warning: a training loop was left
+    # or interrupted after it.
     rows = [row for row in rows if row["optimizer_steps"] or row["backward_passes"] > 1]
     if not rows:
         return
@@ -237,7 +237,7 @@ def _verdict(summary: Summary) -> Iterator[Section]:
 
 
 def _following(advice: Mapping[str, Any]) -> str:
-    """Return a piece of advice as text: what to do, the figure behind it, and the estimated
+    """Return a piece of advice as text: what to do, the measured value behind it, and the estimated
     saving."""
     grounds = filter(None, (advice["because"], saving(advice.get("win"))))
     return f"{advice['do'].removesuffix('.')} ({', '.join(grounds)})"
@@ -604,8 +604,9 @@ def _overhead_rows(overhead: Mapping[str, Any] | None) -> Iterator[tuple[str, st
         yield f"of it {name}", f"{duration(part['seconds'])}{estimated}"
 
 
-# The parts from top to bottom. ``parts_of_report`` puts the errors that leading instruments found
-# (``Section.fixed``) after ABOVE, and their other sections (findings, experiments) after VERDICT.
+# The parts of a report from top to bottom. ``parts_of_report`` adds the sections of leading
+# instruments (``Instrument.leads``): the errors that they found (``Section.fixed``) after ABOVE,
+# their other sections (findings, experiments) after VERDICT.
 ABOVE: dict[str, Part] = {"wall": _wall, "goodput": _goodput, "uncounted": _uncounted}
 VERDICT: dict[str, Part] = {"findings": _findings, "verdict": _verdict}
 BELOW: dict[str, Part] = {"alerts": _alerts, "steps": _steps}

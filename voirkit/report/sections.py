@@ -454,7 +454,8 @@ def stored_sections(summary: Mapping[str, Any]) -> Iterator[Section]:
             ]
         except (KeyError, TypeError, ValueError) as exc:
             blocks = [Text(f"it cannot be shown ({type(exc).__name__}: {exc}).", mood="warning")]
-        # Sections of two runs are matched by their keys.
+        # The key contains title and number, since a comparison of two runs matches their sections
+        # by key.
         key = f"own-{re.sub('[^A-Za-z0-9]+', '-', title)}-{counts[title]}"
         yield Section(key, title, blocks, str(stored["note"]))
 

@@ -25,7 +25,7 @@ from voirkit.report.sections import written
 
 LINES = 40  # maximum number of lines at the end of a run
 # A part that should keep at least this many lines (``least``) is left out entirely if fewer than
-# ``_ROWS - 1`` of them would remain.
+# ``_ROWS - 1`` of its lines would remain.
 _ROWS = 4
 _COLOURS = {phase.name: phase.terminal_colour for phase in TABLE if phase.terminal_colour}
 _PALETTE = ("blue", "yellow", "green", "magenta", "cyan", "red", "bright_blue", "bright_yellow")
@@ -113,10 +113,10 @@ def _trimmed(line: list[Segment]) -> list[Segment]:
 class DrawnPart:
     """A part of a report as lines, with how it may be shortened."""
 
-    name: str  # its name in the list of parts that were left out
+    name: str  # name of the part in the list of parts that were left out
     lines: Lines
-    least: int  # number of lines that it should keep
-    fixed: int = 0  # number of lines that are never cut
+    least: int  # number of lines that the part should keep
+    fixed: int = 0  # number of lines of the part that are never cut
     headings: frozenset[int] = frozenset()  # indices of lines that are only headings
 
 
@@ -145,7 +145,7 @@ def _cut_last_line(part: DrawnPart, lines: Lines) -> None:
     lines.pop()
     while len(lines) > part.fixed and len(lines) - 1 in part.headings:
         lines.pop()
-    # very few rows of a table are useless
+    # a table of which only very few rows would remain is left out entirely
     if part.least >= _ROWS and len(lines) < max(_ROWS - 1, part.fixed):
         lines.clear()
 
@@ -293,7 +293,7 @@ def _caption(text: str) -> RenderableType:
 @singledispatch
 def _pieces_of_block(block: sections.Block, width: int) -> Iterator[RenderableType]:
     """Yield the rich objects of a block for a terminal of ``width`` columns."""
-    # blocks that only other reports show
+    # these blocks are shown by other reports only
     assert isinstance(
         block, (sections.Amounts, sections.Details, sections.FlameGraph, sections.OnPage)
     )
@@ -519,7 +519,7 @@ def _(block: sections.Timeline, width: int) -> Iterator[RenderableType]:
     if not n or not most:
         return
     label_width = _widest(name for name, _ in block.rows)
-    per_column = -(-n // max(width - label_width - 16, 10))  # values in a column
+    per_column = -(-n // max(width - label_width - 16, 10))  # number of values in a column
     if block.caption:
         yield _caption(block.caption)
     for name, values in block.rows:

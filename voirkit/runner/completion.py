@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Not `-m`: Python would look in the current folder first, which may contain a numpy.py of the
-# program.
+# Program text for `python -c`. Not `-m`, with which Python looks for modules in the current folder
+# first, where the program may have a numpy.py.
 _PYTHON = (
     "import sys; sys.path[0] = sys.argv.pop(1); from {} import main; sys.exit(main(sys.argv[1:]))"
 )
-# The user waits for this process. It has no garbage collection and skips Python's cleanup at exit,
-# which saves 15 % of its time.
+# The same for a process that the user waits for. Without garbage collection and Python's cleanup at
+# exit, the process takes 15 % less time.
 _SHORT = (
     "import gc, os, sys; gc.disable(); sys.path[0] = sys.argv.pop(1); from {} import main; "
     "code = main(sys.argv[1:]); sys.stdout.flush(); os._exit(code)"
@@ -152,8 +152,8 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
     environment = {
         key: value for key, value in os.environ.items() if key not in ("VOIRKIT_RUN_DIR", "DATA_FD")
     }
-    # Without these, numpy's BLAS library starts a thread for each processor, though that process
-    # multiplies no matrices.
+    # Limit numpy's BLAS library to one thread: by default it starts one for each processor, though
+    # the process multiplies no matrices.
     environment.update(
         dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     )
@@ -164,12 +164,13 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
         import subprocess
         import threading
 
-        # The program's SIGCHLD handler must not be called for this child, which is not its own.
+        # The program's SIGCHLD handler must not be called for a child that the program did not
+        # start.
         handler = signal.getsignal(signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else None
         is_ours = callable(handler) and threading.current_thread() is threading.main_thread()
         if is_ours:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # A new session, so that Ctrl-C in the terminal reaches only the program.
+        # start_new_session: Ctrl-C in the terminal then reaches the program, but not this child.
         process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -182,7 +183,8 @@ def _run(module: str, *words: str, program: str = _PYTHON) -> tuple[str, str]:
         )
         code, out, err = process.returncode, process.stdout, process.stderr
     except Exception as exc:
-        # the program may have removed files, installed an audit hook, or replaced subprocess.run
+        # any exception: the program may have removed files, installed an audit hook, or replaced
+        # subprocess.run
         return f"{type(exc).__name__}: {exc}", ""
     except KeyboardInterrupt:  # the user does not want to wait; the program's result stays the same
         return "interrupted", ""
@@ -202,7 +204,7 @@ def discard(path: str) -> None:
         directory.clear(path)
         os.rmdir(path)
     except OSError:
-        pass  # the directory contains other files
+        pass  # the directory still contains files that are not voirkit's
 
 
 def describe_dropped(dropped: dict[str, int]) -> list[str]:

@@ -124,7 +124,7 @@ class Overseer(GivenOverseer):
     ) -> None:
         self._current: Instrument | None = None
         self._is_recorded = record
-        # option precedences of instruments that do not come from voirfiles, by id
+        # option precedence of each instrument that does not come from a voirfile, by id()
         self._precedences: dict[int, int] = {}
         self.argparser = ExtendedArgumentParser()
         _own_options(self.argparser)
@@ -160,13 +160,14 @@ class Overseer(GivenOverseer):
             self.require(instrument)
 
     def _require(self, instrument: Instrument) -> Any:
-        if self._current is not None:  # an instrument passes its precedence on to those it requires
+        if self._current is not None:
+            # an instrument passes its precedence on to the instruments that it requires
             self._precedences.setdefault(
                 id(instrument), self._precedences.get(id(self._current), VOIRFILE)
             )
         return super()._require(instrument)
 
-    # what instruments call
+    # methods for instruments
 
     def probe(self, *selectors: str, **options: Any) -> Probe:
         """Make a probe: a giving stream of the values that variables of the program are set to.
@@ -287,10 +288,10 @@ class Overseer(GivenOverseer):
             {"title": str(title), "note": str(note), "blocks": documents}
         )
 
-    # a run
+    # state and phases of a run
 
     @property
-    # a property, so that the parser knows which instrument adds an option
+    # a property: its setter tells the parser which instrument adds options from now on
     def current(self) -> Instrument | None:
         """The instrument that runs right now."""
         return self._current
@@ -373,7 +374,8 @@ class Overseer(GivenOverseer):
                 for probe in self.probes:
                     probe.check(self.program)
             except SyntaxError:
-                self.record.make_directory(argv)  # the script's own error is recorded as a run
+                # the run is recorded nevertheless, since the syntax error is the script's own
+                self.record.make_directory(argv)
                 raise
             self.record.make_directory(argv)
             self.program.load()
@@ -386,8 +388,8 @@ class Overseer(GivenOverseer):
                 self.record.end_script()
                 self._deactivate()
                 if os.getpid() != self._pid:
-                    # this is a forked child at the end of the script; the run and its instruments
-                    # belong to the parent
+                    # This is a child that the script has forked, at the end of the script. The run
+                    # and its instruments belong to the parent.
                     self._abandon()
         self.outcome.end_normally()
 
@@ -403,7 +405,7 @@ class Overseer(GivenOverseer):
         try:
             return self.argparser.parse_command(list(argv))
         except SystemExit:
-            # --help, --version: there is no run for which to resume the instruments
+            # --help or --version: voirkit ends without a run, so no instrument may be resumed
             self._abandon()
             raise
 
@@ -435,7 +437,8 @@ class Overseer(GivenOverseer):
 
     def _prepare(self) -> None:
         voirkit.set_current_overseer(self)
-        # Values that the script gives are counted even if no instrument listens.
+        # Create the stream ``given`` when the script imports giving: values that the script gives
+        # are counted even if no instrument subscribes.
         when_imported("voirkit.streams", self._report_of_streams)
         when_imported("voirkit.streams.reactive", self._notice_streams)
         when_imported("giving", _load_streams)
@@ -443,13 +446,13 @@ class Overseer(GivenOverseer):
         super()._prepare()
         self._refuse()
 
-    # probes
+    # end of the probes
 
     def _deactivate(self) -> None:
         if os.getpid() == self._pid:
             run_all([probe.switch_off for probe in reversed(self.probes)], self.warn)
 
-    # given
+    # the stream ``given``
 
     def when_given(self, callback: Callable[[Any], None]) -> None:
         """Register a function to call with the stream ``given`` as soon as anything uses it: now,
@@ -472,8 +475,8 @@ class Overseer(GivenOverseer):
         return given
 
     def _report_of_streams(self, streams: Any) -> None:
-        # Patches import voirkit.streams but need no stream. So giving and reactivex are not
-        # imported, which would take 170 ms of CPU time and 7,000 live objects.
+        # Create no stream here: patches import voirkit.streams but need no stream, and importing
+        # giving and reactivex would take 170 ms of CPU time and 7,000 live objects.
         if not self._given_closed:
             streams.report = self.warn
 
@@ -502,7 +505,7 @@ class Overseer(GivenOverseer):
             isinstance(exc, VoirkitError) and self.phases.run_script.pending
         )
         if not_begun and self.status == "running":
-            self._faults.append(error)  # the script has not started: the run is refused
+            self._faults.append(error)  # the script has not started: ``_refuse`` ends the run
         else:
             self.warn(f"{error}\n  It is switched off; the program goes on.")
 
@@ -512,7 +515,8 @@ class Overseer(GivenOverseer):
             raise self._faults[0]
 
     def _on_stop(self, value: object = None) -> None:
-        # Keep the instruments that wait for finalize: that phase comes after a stop as well.
+        # Hide the instruments that wait for finalize from super(), which would throw StopProgram
+        # into them: finalize is executed after a stop as well.
         waiting, self._plan[self.phases.finalize] = self._plan[self.phases.finalize], []
         super()._on_stop(value)
         self._plan[self.phases.finalize] = waiting
@@ -528,14 +532,14 @@ class Overseer(GivenOverseer):
                 {"$event": "error", "$data": {"type": type(exc).__name__, "message": text_of(exc)}}
             )
         except BaseException as later:
-            # raised by a signal handler of the program: Python ends with this exception
+            # raised by a signal handler of the program: Python ends with the handler's exception
             self.outcome.end_by(later)
             raise
 
     def _finish(self) -> None:
         if os.getpid() != self._pid:
             return  # a forked child of the script; the run belongs to its parent
-        self.record.end_script()  # the script may have failed in ``load_script``
+        self.record.end_script()  # not called yet if the script failed in ``load_script``
         try:
             self.status = "ended"
             ends = (

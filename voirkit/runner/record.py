@@ -93,7 +93,7 @@ class RunRecord:
         self.path: str | None = None  # absolute path of the run directory, or None
         self.table = ""  # the report for the terminal; empty if nothing was recorded
         self._files: Record | None = None
-        # log lines from before the run directory exists
+        # log lines to write when the run directory is made; None afterwards, or without a directory
         self._early: list[str] | None = [] if has_directory else None
         self._descriptor: DataDescriptor | None = None
         self._script_ended_ns: int | None = None
@@ -172,15 +172,15 @@ class RunRecord:
         """End the recording of spans and imports, and add its totals to the summary."""
         recorder = sys.modules.get(recording.RECORDER)
         if recorder is not None:
-            # the recorder is loaded with torch: write the imports, so that a program that only
-            # imports torch has a report too
+            # The recorder is imported when the program imports torch. Write the imports to it, so
+            # that a program that only imports torch has a report too.
             recording.record_imports()
         self._imports_ns = recording.end_imports()
         if self._files is not None:
             self._files.manifest["moments"]["imports_ns"] = self._imports_ns
         totals = recording.end()
         if totals is not None and self._files is not None:
-            self._duration_s = self._files.duration_s  # what follows is not part of the run
+            self._duration_s = self._files.duration_s  # now: what follows is not part of the run
             summary.add_trace(self._ov.summary, totals, self._duration_s)
             self._has_trace = True
 
@@ -200,7 +200,8 @@ class RunRecord:
         try:
             self._summarise(files)
             if self._has_trace or self._can_be_completed(files):
-                files.end(ov.outcome.ended, ov.exit_code, ov.summary)  # read by ``_complete``
+                # the process that ``_complete`` starts reads the files that this writes
+                files.end(ov.outcome.ended, ov.exit_code, ov.summary)
                 self._complete(files)
             if not late and ov.summary.get("unrecorded_processes") and not _training(ov.summary)[0]:
                 verdict = summary.no_steps(ov.summary["unrecorded_processes"])
@@ -235,7 +236,7 @@ class RunRecord:
     def _complete(self, files: Record) -> None:
         """Have another process add steps and verdict to the summary."""
         ov, rank = self._ov, files.manifest["rank"]
-        if files.is_whole:  # otherwise a write has failed, of which the user has been warned
+        if files.is_whole:  # False after a failed write, of which the user has been warned
             before = os.times()
             draw = None if ov.is_quiet else (*_terminal(), shorten(files.path))
             if self._can_be_completed(files):
@@ -244,7 +245,8 @@ class RunRecord:
                 )
                 ov.summary = completed or ov.summary
             after = os.times()
-            # CPU time of all ended children; only the completing process has ended meanwhile.
+            # ``children_*`` is the CPU time of all child processes that have ended. Since
+            # ``before``, only the completing process has.
             usage = (
                 after.children_user
                 + after.children_system

@@ -17,7 +17,7 @@ import atexit
 import os
 import sys
 import time
-from _thread import get_ident, get_native_id  # threading is imported where the program imports it
+from _thread import get_ident, get_native_id  # importing threading is left to the program
 from importlib import _bootstrap
 from time import perf_counter_ns
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "VOIRKIT_RUN_DIR"
 RECORDER = "voirkit.trace.recorder"
-LIMIT = 4 * 10**9  # bytes of segments, --trace-limit
+LIMIT = 4 * 10**9  # default of --trace-limit: maximum size of all segments in bytes
 _RECEIVER = "voirkit.runner.recording:accept"
 
 
@@ -50,10 +50,10 @@ class _Destination:
         self.plan: dict[str, Any] | None = None
         self.report: Callable[[str], None] = tell
         self.ended_plan: dict[str, Any] | None = None  # plan of a run that has ended
-        # while this process records after its run: that run's plan, and the id of the process
+        # while this process records after its run: the plan of that run, and this process's id
         self.late: tuple[dict[str, Any], int] | None = None
         self.compacts_late = False  # whether records after the run are compacted at exit
-        self.run: Any = None  # this process's part in a run that has no runner
+        self.run: Any = None  # the ``StandaloneRun`` of this process, if it has no runner
         self.run_pid = 0  # the process that began ``run``
 
 
@@ -78,7 +78,7 @@ def prepare(
     """
     end_late()
     atexit.unregister(end_late)
-    atexit.register(end_late)  # before the program registers callbacks, so that it is called last
+    atexit.register(end_late)  # before the program's callbacks, so that it is called after them
     _destination.plan = {
         "folder": folder,
         "rank": rank,
@@ -96,7 +96,7 @@ def join_group(rank: int, world_size: int) -> None:
     starts from now on belong to the same rank."""
     plan = _destination.plan
     if plan is None or world_size < 2 or (rank, world_size) == (plan["rank"], plan["world_size"]):
-        return  # the launcher's environment said the same
+        return  # not recording, no group, or known from the launcher's environment
     _destination.plan = {**plan, "rank": rank, "world_size": world_size}
     recorder = sys.modules.get(RECORDER)
     if recorder is not None:
@@ -130,7 +130,8 @@ def go_on(compacts: bool) -> None:
     recorder = sys.modules.get(RECORDER)
     if recorder is not None and plan is not None and _destination.plan is None:
         _destination.late = plan, os.getpid()
-        # the recorder must not end itself at exit: older ``atexit`` callbacks run after its own
+        # The recorder must not end itself at exit: ``atexit`` callbacks that were registered before
+        # the recorder's are called after it.
         recorder.begin(**plan, tell=_destination.report, ends_with_python=False)
 
 
@@ -186,7 +187,7 @@ def accept(offer: dict[str, Any]) -> None:
     time_imports()
 
 
-# without the runner
+# recording without the runner, in a script that the command ``voirkit`` does not run
 
 
 def begin_from_environment() -> None:
@@ -216,7 +217,8 @@ def begin_standalone(folder: str, where: str) -> bool:
     _destination.run_pid = os.getpid()
     prepare(folder, run.rank, run.host, world_size=run.world_size)
     __import__(RECORDER)
-    # callbacks that the program has registered before this one are called after it
+    # At exit, ``_end_with_python`` ends the run and goes on recording, because callbacks that the
+    # program has registered before are called after it.
     atexit.unregister(end_late)
     atexit.unregister(_end_with_python)
     atexit.register(_end_with_python)
@@ -239,7 +241,8 @@ def end_standalone() -> None:
 
 # imports of the program's main thread, and imports of other threads that it waits for
 
-# Shorter imports are not kept: a program may fail to import a module in a loop, at 50 us each time.
+# Shorter imports are not recorded: a program may try in a loop to import a module that is missing,
+# at 50 us each time.
 LEAST_IMPORT_NS = 1_000_000
 _MOST_IMPORTS = 4096  # maximum number of imports in ``_kept``
 
@@ -247,7 +250,7 @@ PATCH_POINTS = (
     PatchPoint("importlib._bootstrap", "_get_module_lock", "python 3.10 to 3.15", ("name",)),
 )
 _get_module_lock: Any = getattr(_bootstrap, "_get_module_lock", None)
-# imports that are not in the trace yet: module, begin and end on the clock of time.perf_counter_ns
+# imports that are not in the trace yet: (module, start, end), times of time.perf_counter_ns
 _kept: list[tuple[str, int, int]] = []
 _importing: set[int] = set()  # ids of the other threads that are inside an import
 
@@ -260,14 +263,15 @@ class _ImportTimes:
     def __init__(self) -> None:
         self.is_on = False
         self.thread = 0  # the thread whose imports are timed
-        # The process id if the timed thread is the main thread of this process, otherwise 0. Only
-        # then may the thread's CPU clock be read: another thread may end, and a fork may not have
-        # the thread.
+        # The process id if the timed thread is the main thread of this process, otherwise 0. With 0
+        # the thread's CPU clock must not be read: a thread other than the main one may have ended,
+        # and a forked child may not have the thread.
         self.thread_pid = 0
-        self.total_ns = 0  # time in imports
-        # end of the last import of the main thread, or that it waited for
+        self.total_ns = 0  # total time of the imports
+        # end of the last import that the main thread did itself or waited for
         self.waited_until_ns = 0
-        self.recorder: Any = None  # the recorder that writes imports into the trace
+        # the recorder module that writes imports into the trace; None before ``record_imports``
+        self.recorder: Any = None
 
     def begin(self) -> None:
         """Time the imports of this thread from now on."""
@@ -280,7 +284,7 @@ class _ImportTimes:
 
 
 _times = _ImportTimes()
-# Modules whose code a thread is in while it waits for another thread.
+# Modules whose code a thread executes while it waits for another thread.
 _WAITS = (
     "threading",
     "queue",
@@ -311,7 +315,8 @@ class _TimedLock:
         self._begun_ns = 0
 
     def acquire(self) -> bool:
-        # nested imports use Python's own lock
+        # Restore Python's function until this import ends, so that nested imports use plain locks
+        # and are not timed.
         _bootstrap._get_module_lock = _get_module_lock  # type: ignore[attr-defined]
         self._begun_ns = perf_counter_ns()
         if _import_edges and not self._module.startswith("voirkit"):
@@ -319,8 +324,8 @@ class _TimedLock:
         try:
             return bool(self._lock.acquire())
         except BaseException:
-            # a deadlock between the imports of two threads: Python continues this import without
-            # the lock, and does not release it
+            # A deadlock between the imports of two threads: Python continues this import without
+            # the lock, and never calls ``release``.
             self._report_end()
             _time_next_import()
             raise
@@ -417,10 +422,10 @@ def _import_ended(module: str, begun_ns: int) -> None:
         return
     _time_next_import()
     ended_ns = perf_counter_ns()
-    # a later wait of the main thread counts from here
+    # a later wait of the main thread for another thread's import begins here at the earliest
     _times.waited_until_ns = ended_ns
     if ended_ns - begun_ns < LEAST_IMPORT_NS or module.startswith("voirkit"):
-        return  # voirkit's own modules, which a script imports for annotations, do not count
+        return  # too short, or a module of voirkit, which a script imports for annotations
     _times.total_ns += ended_ns - begun_ns
     recorder = _times.recorder
     if recorder is not None and recorder.is_recording():
@@ -453,7 +458,7 @@ def _import_ended_elsewhere(module: str, begun_ns: int, main_cpu_ns: int) -> Non
     ):
         return
     if _bootstrap._get_module_lock is not _get_timed_lock:  # type: ignore[attr-defined]
-        return  # the main thread is inside an import itself, which counts this time
+        return  # the main thread is itself inside an import, whose time includes this one
     frame = sys._current_frames().get(_times.thread)
     if frame is None or frame.f_globals.get("__name__") not in _WAITS:
         return

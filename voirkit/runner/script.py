@@ -2,7 +2,7 @@
 
 The script is one module, ``__main__``, executed from its first statement to its last. It is paused
 only once: after the statements at its beginning that only define things (imports, functions,
-classes, plain constants). So instruments can inspect the definitions before any work starts. This
+classes, plain constants). So instruments can inspect the definitions before other code runs. This
 module must never change what the script sees: ``sys.argv``, ``sys.path[0]``, and ``__main__`` with
 its content.
 """
@@ -19,7 +19,7 @@ import sys
 import warnings
 import zipimport  # Python has loaded it already
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib._bootstrap_external import MAGIC_NUMBER  # importlib.util takes 6 ms
+from importlib._bootstrap_external import MAGIC_NUMBER  # importing importlib.util takes 6 ms
 from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType, TracebackType
 
@@ -65,12 +65,12 @@ class Program:
         self._module: ModuleType | None = None
         self._main: Callable[[], ModuleType] = lambda: ModuleType("__main__")
         self._split = 0
-        self._names_id = 0  # id of the module's dictionary
+        self._names_id = 0  # id() of the dictionary of the module ``__main__``
         self.begins: Callable[[], object] = _nothing
         self.ends: Callable[[], object] = _nothing
         self.defines: Callable[[], object] | None = None
 
-    # before it runs
+    # preparation of the program
 
     def compile(self) -> None:
         """Compile the whole source, so that syntax errors are raised before any of it runs."""
@@ -114,7 +114,7 @@ class Program:
         sys.argv[:] = self.argv
         enter_folder(self.folder)
 
-    # running
+    # execution of the program
 
     def load(self) -> None:
         """Execute the statements at the beginning that only define things. For
@@ -140,7 +140,8 @@ class Program:
         self._names_id = id(self._module.__dict__)
         if self.tree is not None and self._split:
             body = self.tree.body
-            # All annotated variables must be in the second part.
+            # If the second part annotates module variables, all annotated ones must be in it: see
+            # ``_are_annotations_lazy``.
             if self._are_annotations_lazy() and any(map(_annotates, body[self._split :])):
                 self._split = next(
                     (i for i in range(self._split) if _annotates(body[i])), self._split
@@ -239,8 +240,8 @@ class Program:
         return id(frame.f_globals) == self._names_id and frame.f_code.co_name == "<module>"
 
 
-# Flags of the `from __future__` imports that still change compilation: those of the first part
-# apply to the second part too.
+# Flags of the `from __future__` imports that still change compilation. Such an import in the first
+# part of the script applies to the later parts too, which are compiled separately.
 _FUTURE = __future__.annotations.compiler_flag | __future__.barry_as_FLUFL.compiler_flag
 
 
@@ -262,7 +263,7 @@ def script(name: str, arguments: Iterable[str]) -> Program:
         )
     if os.path.isdir(name) or _is_archive(name):
         return _container(name, arguments)
-    # not normalized, as in Python
+    # ``python SCRIPT`` does not normalize the path either
     path = name if os.path.isabs(name) else os.path.join(current_folder(), name)
     folder = os.path.dirname(os.path.realpath(path))  # Python resolves symbolic links
     program = Program(name, path, [name, *arguments], folder)
@@ -308,7 +309,7 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     import runpy
 
     try:
-        # what python -m itself calls
+        # the function that ``python -m`` itself calls
         _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
     except ImportError as exc:
         if exc.name is not None and not f"{name}.".startswith(f"{exc.name}."):
@@ -459,7 +460,8 @@ def _check_package(name: str) -> None:
 
 
 def _missing_module(missing: str, name: str) -> CommandLineError:
-    """The error of a module that was to be run and whose package, or itself, is not there."""
+    """Return the error for a module ``name`` that cannot be run because ``missing``, the module or
+    its package, does not exist."""
     return CommandLineError(
         f"there is no module {missing!r}.", where=f"-m {name}", next=_near_module(name)
     )

@@ -102,7 +102,8 @@ def _has_ended(files: Files, ended: Collection[int]) -> bool:
     return pid in ended or not is_alive(pid, perf_ns, time_ns)
 
 
-_LONGEST = 1 << 16  # longest last line in bytes: it lists the lengths of thousands of segments
+# maximum length of the last line in bytes; the line has the sizes of up to thousands of segments
+_LONGEST = 1 << 16
 
 
 def _ends(names: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -130,7 +131,8 @@ def _compact_processes(
     """Compact the records of some processes of one rank.
 
     Args:
-        resting: The files of the processes to compact; all of them have ended.
+        resting: The files of the processes to compact; all of them have ended, or have finished
+            recording.
         keep_names: Whether to keep the ``.names`` files, because other processes of the rank may
             still read them.
 
@@ -140,10 +142,11 @@ def _compact_processes(
     """
     draft = tempfile.mkdtemp(prefix=f"settle-r{rank}.", suffix=".tmp", dir=folder)
     try:
-        # mkdtemp gives access to its user alone, but another user's process may have to move the
-        # files
+        # mkdtemp gives access only to the user of this process, but a process of another user may
+        # have to move the files
         os.chmod(draft, os.stat(folder).st_mode & 0o777)
-        # DuckDB spills what does not fit into memory to the disk of the trace, which has room.
+        # DuckDB spills data that does not fit into memory to a folder in ``draft``, since the disk
+        # of the trace has room.
         shared = connection if connection is not None and is_little(resting) else None
         with connect(f"{draft}/duckdb") if shared is None else shared.cursor() as cursor:
             pieces = Pieces(resting)
@@ -171,7 +174,8 @@ def _compact_processes(
             remove += files.segments
             if files.dropped is not None:
                 remove.append(files.dropped)
-            # living forked children may still look up their parent's name ids in this file
+            # keep_names: forked children that are alive may still look up ids of their parent in
+            # the ``.names`` file
             if not keep_names:
                 remove.append(files.names)
         for path, _ in move:

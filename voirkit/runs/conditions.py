@@ -1,4 +1,4 @@
-"""Conditions on the figures of a summary, for the option ``--require``.
+"""Conditions on the values in a summary, for the option ``--require``.
 
 Examples: ``train_rate>=500``, ``memory.peak<2GB``, ``duration<10min``. When two runs are compared,
 also ``step_time<+3%``: the increase from the first run to the second, relative to the first.
@@ -20,8 +20,8 @@ _HOLDS = {">=": ge, "<=": le, "==": eq, "!=": ne, ">": gt, "<": lt}
 _FORM = re.compile(r"\s*([A-Za-z_][\w.\-]*)\s*(>=|<=|==|!=|>|<)\s*(\S.*?)\s*")
 _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "us": 1e-6, "µs": 1e-6}
 
-# Short names for the figures that people ask for. Other figures are named by their path of keys in
-# summary.json, joined by dots.
+# Short names for values that are often used in conditions. Other values are named by the keys that
+# lead to them in summary.json, joined by dots.
 SHORT = {
     **{f"{p}_share": f"steps.phases.{p}.share" for p in PHASES},
     **{f"{r}_rate": f"rates.{r}_rate.value" for r in ("train", "loading", "compute", "eval")},
@@ -36,16 +36,16 @@ SHORT = {
 
 @dataclass(frozen=True)
 class Condition:
-    """A condition on one figure of a summary."""
+    """A condition on one value in a summary."""
 
     text: str  # the condition as the user wrote it
-    path: tuple[str, ...]  # the keys that lead to the figure in the summary
+    path: tuple[str, ...]  # the keys that lead to the value in the summary
     operator: str  # one of ``>= <= == != > <``
-    # the number that the figure is compared with: seconds, bytes, a share, or without a unit
+    # the number that the value is compared with: seconds, bytes, a share, or without a unit
     bound: float
     unit: str = ""  # the unit of the bound as the user wrote it
-    # whether the bound limits the change from a first run to a second, as a share of the first
-    # run's figure
+    # whether the bound limits the change of the value from a first run to a second one, as a share
+    # of the first run's value
     relative: bool = False
 
     def holds(self, value: float) -> bool:
@@ -53,8 +53,8 @@ class Condition:
         return bool(_HOLDS[self.operator](value, self.bound))
 
     def failure(self, summary: dict[str, Any]) -> str | None:
-        """Return a message that says why a summary does not fulfil the condition, with the figure.
-        None if the summary fulfils it."""
+        """Return a message that says why a summary does not fulfil the condition, with the value.
+        None if the summary fulfils the condition."""
         value: Any = summary
         for depth, key in enumerate(self.path):
             there = _inside(value)
@@ -85,14 +85,14 @@ def _inside(value: Any) -> dict[str, Any]:
 
 
 def _hint(text: str, key: str, there: dict[str, Any], depth: int) -> str:
-    # no suggestion for a key that comes from a short name: the user did not type it
+    # no suggestion for a key that comes from a short name, since the user did not type the key
     is_written = f".{key}" in text if depth else text.lstrip().startswith(key)
     near = did_you_mean(key, there if depth else [*SHORT, *there]) if is_written else ""
     return f". {near}" if near else ""
 
 
 def _format_value(value: float, unit: str) -> str:
-    """Return a figure as text, in the unit of the bound it is compared with."""
+    """Return a value as text, in the unit of the bound that it is compared with."""
     if unit in _TIMES:
         return f"{value / _TIMES[unit]:.6g}{unit}"
     if unit == "%":
@@ -110,8 +110,8 @@ def read(text: str, summary_keys: set[str] | None, *, baseline: bool = False) ->
         baseline: Whether the run is compared with another one. Relative bounds need this.
 
     Raises:
-        CommandLineError: The text is not a condition, names a figure that no summary has, or uses a
-            unit that does not fit the figure.
+        CommandLineError: The text is not a condition, names a value that no summary has, or uses a
+            unit that does not fit the value.
     """
     where = f"--require {text!r}"
     match = _FORM.fullmatch(text)
@@ -155,7 +155,7 @@ _EXAMPLES = {"time": "250ms", "share": "20%", "bytes": "2GB", "": "500"}
 
 
 def _measured_in(path: tuple[str, ...]) -> str | None:
-    """Return the kind of unit of the figure at a path: ``time``, ``share`` or ``bytes``. Empty for
+    """Return the kind of unit of the value at a path: ``time``, ``share`` or ``bytes``. Empty for
     a number without a unit, None if the kind is not known."""
     if path[0] in ("rates", "loss") or path[-1] in ("n", "steps", "items"):
         return ""

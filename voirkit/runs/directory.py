@@ -26,7 +26,7 @@ MANIFEST, SUMMARY = "run.json", "summary.json"
 # files and folders that voirkit itself writes into a run directory; instruments add more
 _ENTRIES = (MANIFEST, SUMMARY, "report.html", "stream", "trace", "steps", "collectives")
 PARENT = "voirkit-runs"
-_LARGEST = 1 << 27  # largest document to read, in bytes: parsed, it takes ten times the memory
+_LARGEST = 1 << 27  # maximum size of a document in bytes; parsed, it takes ten times the memory
 _RECORD = re.compile(r".*-r\d+-\d+\.json")  # <host>-r<rank>-<process id>.json
 
 
@@ -143,7 +143,7 @@ def refuse_foreign(path: str, where: str) -> list[str]:
     there = sorted(os.listdir(path))
     foreign = {n for n in there if n not in _ENTRIES and not n.endswith(".tmp")}
     if foreign:
-        foreign -= _own_entries()  # only if needed: imports all installed instruments
+        foreign -= _own_entries()  # called only if needed: it imports all installed instruments
     if foreign:
         raise _not_ours(sorted(foreign), where)
     return there

@@ -71,8 +71,9 @@ class Description(NamedTuple):
     tallies: list[tuple[int, str, int, str, Tally]]  # (rank, host, pid, kind, counts of records)
 
 
-_RANKS_AT_ONCE = 32  # maximum number of ranks read with one DuckDB, which takes 15 ms to open
-_RECORDS_AT_ONCE = 500_000  # records per group of ranks; finding steps in them takes 0.4 GB
+_RANKS_AT_ONCE = 32  # maximum number of ranks per DuckDB connection, which takes 15 ms to open
+# approximate maximum of records per group of ranks; finding steps in so many takes 0.4 GB of memory
+_RECORDS_AT_ONCE = 500_000
 _TASKS = 32  # minimum number of tasks for an executor, if there are enough ranks
 _TALLIES = (  # computes the same counts as trace_files.tally
     f"SELECT rank, host, pid, kind, count(*), coalesce(sum((duration_ns > {COLD_NS})::INT +"
@@ -292,10 +293,10 @@ class Run:
             return None
         records = SegmentRecords(self.path, now)
         after = layout(self.path, self.ranks)
-        # if compaction took place meanwhile, some segments may have been deleted before being read
+        # None if compaction took place meanwhile: segments may have been deleted before being read
         return None if after.spans or after.processes else records
 
-    # what the run's processes recorded, rank by rank
+    # groups of ranks, and the processes and records in them
 
     def map_ranks(
         self, function: Callable[[Run], T], of: Collection[int] | None = None, records: int = 0
@@ -343,7 +344,9 @@ class Run:
             yield from executor.map(call, groups)
         except EngineError:
             raise
-        except Exception as exc:  # from the executor: exceptions of the function are results
+        except Exception as exc:
+            # a failure of the executor, which can raise anything; exceptions of the function itself
+            # are returned as results
             why = f"{type(exc).__name__}: {exc}".partition("\n")[0]
             hint = (
                 "Each worker needs the voirkit that is installed here, and the run directory at the"
@@ -385,7 +388,8 @@ class Run:
             self.connection()
             described = self._opened
         self.warn([*lines, *without_names(now.orphans), *map(truncation_warning, now.spans)])
-        # descriptions that are damaged, or were written by an older voirkit, lack the counts
+        # Count the records of the run if descriptions lack the counts, because they are damaged or
+        # were written by an older voirkit.
         if lines or not all("records" in row for row in described):
             rows = self.connection().execute(_TALLIES).fetchall()
             return Description(
@@ -431,7 +435,8 @@ class Run:
     def trace(self) -> duckdb.DuckDBPyRelation:
         """Return all records, as a DuckDB relation with the columns of
         ``voirkit.runs.parquet.COLUMNS``."""
-        # duckdb 1.4 closes a cursor without references, and with it the relations made from it
+        # Keep the cursor: duckdb 1.4 closes a cursor without references, and with it all relations
+        # made from the cursor.
         self._kept.append(self.connection())
         return self._kept[-1].table("spans")
 

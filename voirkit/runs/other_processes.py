@@ -95,7 +95,7 @@ def has_settled(record: Mapping[str, Any], tool_key: str) -> bool:
     if not is_here(record.get("host")):
         return True
     if not record.get("ended") and is_alive(record.get("pid", 0), *clocks):
-        return False  # the program still runs: another rank, or a run that is read while it is live
+        return False  # the program still runs: it is another rank, or the run is in progress
     until = time.monotonic() + _ENDS_S
     while is_alive(record.get(tool_key) or 0, *clocks):
         if time.monotonic() > until:
@@ -128,7 +128,7 @@ def locked(path: str) -> Iterator[None]:
     file cannot be created."""
     try:
         import fcntl
-    except ImportError:  # Windows: processes share a run there only if the user arranges it
+    except ImportError:  # Windows: no lock; processes share a run there only by the user's doing
         yield
         return
     while True:
@@ -169,7 +169,7 @@ def children_of(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 children += map(int, file.read().split())
         except FileNotFoundError:
-            # the thread lives, so the kernel has no such files
+            # if the thread still exists without this file, the kernel provides no such files
             if os.path.exists(f"/proc/{pid}/task/{thread}/stat"):
                 return _children_by_psutil(pid)
         except OSError:

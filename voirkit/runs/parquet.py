@@ -79,10 +79,12 @@ def connect(temporary: str, memory: str = "600MB") -> duckdb.DuckDBPyConnection:
     connection = duckdb.connect(config=config)
     connection.execute(f"SET memory_limit = '{memory}'")
     connection.execute("SET preserve_insertion_order = true")
-    try:  # since duckdb 2.0 a bar appears after two seconds by default; cursors inherit the setting
+    # since duckdb 2.0 a progress bar appears after two seconds by default; cursors inherit the
+    # setting
+    try:
         connection.execute("SET enable_progress_bar = false")
     except duckdb.InvalidInputException:
-        pass  # duckdb 2.0 in a notebook without ipywidgets: it is off, and setting it raises
+        pass  # duckdb 2.0 in a notebook without ipywidgets: the bar is off, and setting it raises
     return connection
 
 
@@ -411,16 +413,17 @@ class CodedSpans:
     ) -> None:
         self._connection, self._view, self._owner = connection, view, owner
         self._connection.execute(f"CREATE OR REPLACE TEMP VIEW {view} AS {query}")
-        # (category, name) by code, ascending; the lists below are in the order of codes too
+        # The distinct (category, name), ascending. A code is an index into this list, and likewise
+        # for the lists below.
         self.names: list[tuple[str, str]] = self._coded("names", "category, name")
-        # arguments as JSON texts
+        # the distinct arguments, as JSON texts
         self.arguments = [
             text
             for (text,) in self._coded(
                 "arguments", "text", f"(SELECT coalesce(args, '{{}}') AS text FROM {view})"
             )
         ]
-        self.owners: list[Any] = self._coded("owners", owner)  # the values of ``owner``
+        self.owners: list[Any] = self._coded("owners", owner)  # distinct values of ``owner``
 
     def _coded(self, table_name: str, columns: str, source: str = "") -> list[Any]:
         table = f"{self._view}_{table_name}"

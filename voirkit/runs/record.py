@@ -70,7 +70,8 @@ class LineFile:
                 )
                 self._pid, self._file = pid, file_identity(self._fd)
             elif file_identity(self._fd) != self._file:
-                # the script closed the descriptor, whose number may now be a file of the script
+                # the script has closed the descriptor, and its number may now stand for a file of
+                # the script
                 self._pid = 0
                 self.write(line)
                 return
@@ -93,7 +94,8 @@ def _write_all(fd: int, data: bytes) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]
-        except BlockingIOError:  # the harness made the pipe non-blocking, and it is full
+        except BlockingIOError:
+            # the pipe is full, and the program that reads it has made it non-blocking
             import select
 
             select.select([], [fd], [])
@@ -273,20 +275,21 @@ class StandaloneRun:
 
     def __init__(self, path: str, manifest: dict[str, Any], leads: bool) -> None:
         self.path, self.leads, self._manifest = path, leads, manifest
-        self.host: str = manifest["host"]  # the host name
-        self.rank: int = manifest["rank"]  # the rank of this process
-        self.world_size: int = manifest["world_size"]  # the number of ranks
+        self.host: str = manifest["host"]
+        self.rank: int = manifest["rank"]
+        self.world_size: int = manifest["world_size"]
         self._start = time.perf_counter()
 
     def end(self, totals: Any) -> None:
-        """Write the outcome and a summary with the recorder's totals, if this process leads.
+        """Write the outcome and a summary with the recorder's totals, if this process wrote the
+        manifest.
 
         Args:
             totals: The return value of the recorder's ``end``; None if nothing was recorded.
         """
         if not self.leads:
             return
-        # a process cannot know its own exit code
+        # sys.last_type is set by an uncaught exception; the exit code is not known yet
         failed = getattr(sys, "last_type", None) is not None
         self._manifest.update(ended="exception" if failed else "normal")
         document = summary.empty(__version__)

@@ -84,13 +84,14 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
 
 
-# The time ranges of the selected steps, per rank.
+# SQL that creates a table with the time ranges of the selected steps, per rank.
 #
-# An event gets its arguments when it ends. So on each thread, the ends of the events that have a
-# step tell when each step was current. A step's range ends with its last event. It begins at the
-# end of the last event of the previous step, or at the start of its own first event if that is
-# later. Time between two consecutive selected steps belongs to the selection. The ranges of all
-# threads of a rank are merged where they overlap.
+# An event gets its arguments when it ends. So on each thread, events that end one after the other
+# with the same step (a ``turn`` in the query) show when this step was current. A step's range ends
+# with the step's last event. The range begins at the end of the last event of the previous step, or
+# at the start of the step's own first event if that is later. Time between two consecutive selected
+# steps belongs to the selection. The ranges of all threads of a rank are merged where they overlap
+# (an ``island`` in the query).
 _TIMES = """
 CREATE TABLE {table} AS
 WITH ended AS (

@@ -168,7 +168,7 @@ def overhead(
 
 
 def throughput(rate: Mapping[str, Any]) -> float:
-    """Return the figure of a rate that reports show: items per second over the whole time. For
+    """Return the value of a rate that reports show: items per second over the whole time. For
     runs recorded by older versions, return the median rate, which is all they have."""
     value = rate.get("value", rate["median"])
     return float(value)
@@ -205,7 +205,7 @@ def evaluation_name(evaluation: Mapping[str, Any] | None) -> str:
             spent in direct calls of a model in training mode. Such calls are a rollout, samples of
             a generator, or an evaluation without ``eval()``.
     """
-    # may be any type: reports are made of damaged summaries too
+    # ``evaluation`` may have any type: reports are made of damaged summaries too
     share = evaluation.get("inference", 0.0) if isinstance(evaluation, dict) else 0.0
     return "inference" if share > limits.INFERENCE else "evaluation"
 
@@ -246,7 +246,8 @@ class Moments:
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         moments = manifest.get("moments") or {}
         record = (manifest.get("clocks") or {}).get("perf_counter_ns")
-        # start of the python process, or of voirkit if that is not known; None if neither is
+        # start of the python process, or of voirkit if the former is not known; None if neither is
+        # known
         self.begun: int | None = moments.get("begun_ns", record)
         # start of the script's first line; None if not known
         self.script: int | None = moments.get("script_ns", record)
@@ -347,7 +348,7 @@ def saving(win: float | None) -> str:
     return f"estimated saving: {share} of the run"
 
 
-# the JSON Schema of summary.json, which no run needs
+# the JSON Schema of summary.json, which is not used during a run
 
 
 SCHEMA_FILE = "summary.schema.json"
@@ -358,7 +359,7 @@ def summary_schema() -> dict[str, Any]:
     of all installed instruments.
 
     Two keywords are not part of the standard, and validators ignore them: ``unit``, the unit of a
-    figure, and ``key``, the meaning of the keys of a mapping.
+    value, and ``key``, the meaning of the keys of a mapping.
     """
     import json
     from importlib import resources

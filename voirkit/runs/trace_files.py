@@ -222,15 +222,15 @@ class Tally(NamedTuple):
     records without reading them."""
 
     n: int  # number of records
-    # number of begins and ends of phases, other than copies (``COPIES``), that follow more than
-    # ``COLD_NS`` of other work
+    # number of starts and ends of phases, other than copies (``COPIES``), before which the program
+    # itself ran for more than ``COLD_NS``
     cold: int
     looks_ns: int  # total duration of the spans in which voirkit itself inspected the program
     readings: int  # number of readings of memory use
     end_ns: int  # end of the last record, on the host's clock
 
     def __add__(self, other: object) -> Tally:
-        """Return the sum of two tallies. If the records come from consecutive pieces, a cold begin
+        """Return the sum of two tallies. If the records come from consecutive pieces, a cold start
         at the boundary between the pieces may be missed."""
         if not isinstance(other, Tally):
             return NotImplemented
@@ -238,11 +238,11 @@ class Tally(NamedTuple):
         return Tally(n, cold, looks_ns, readings, max(self.end_ns, other.end_ns))
 
 
-# After this much of the program's own work, voirkit's code and data are no longer in the CPU's
-# caches.
+# After the program's own code has run for this long, voirkit's code and data are no longer in the
+# CPU's caches.
 COLD_NS = 50_000
-# Category of the spans of tensor copies. They include nearly all of their own overhead (timed in C,
-# on the host).
+# Category of the spans of tensor copies. These spans are timed in C, on the host, and include
+# nearly all of their own overhead.
 COPIES = "device"
 
 
@@ -288,8 +288,8 @@ def tally(piece: Piece, into: dict[int, dict[str, Tally]]) -> None:
 
 
 def _cold_edges(columns: Mapping[str, Array], is_batch: Array) -> Array:
-    """Return, for each record, how many of its begin and end follow more than ``COLD_NS`` of other
-    work: 0 to 2; shape (n,).
+    """Return, for each record, at how many of its start and end the program itself had run for more
+    than ``COLD_NS`` since voirkit's code last ran: 0 to 2; shape (n,).
 
     Records of batches lie within spans of batch requests, so the two groups are compared only with
     records of their own group.
@@ -458,9 +458,10 @@ def described_processes(described: Iterable[dict[str, Any]], offset_ns: int) -> 
     for row in sorted(unique.values(), key=lambda row: row["time_ns"]):
         time_ns = row["time_ns"]
         own_offset_ns = time_ns - row["perf_counter_ns"] if time_ns else offset_ns
-        # The wall clock gets corrected from time to time, perf_counter does not. So all processes
-        # of a host use the offset of the first one. A process whose own offset differs by much ran
-        # after a reboot, or on another machine of the same name: it keeps its own offset.
+        # The wall clock is corrected from time to time, perf_counter_ns is not. So all processes of
+        # a host use the offset of the first process. A process whose own offset differs from that
+        # by ``_SAME_CLOCK_NS`` or more ran after a reboot, or on another machine of the same name,
+        # and keeps its own offset.
         host_offset_ns = host_offsets_ns.setdefault(row["host"], own_offset_ns)
         is_same_clock = abs(host_offset_ns - own_offset_ns) < _SAME_CLOCK_NS
         clock_offset_ns = host_offset_ns if is_same_clock else own_offset_ns

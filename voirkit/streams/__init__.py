@@ -50,8 +50,9 @@ def _begin_in_child() -> None:
 at_fork("streams", in_child=_begin_in_child)
 
 # Returns the number of threads that python has started, without the main thread. If it is 0, no
-# lock is needed. Threads of C libraries are not counted. If they call python, as those of autograd
-# do, the thread that called them waits meanwhile. A forked child counts its parent's threads too.
+# lock is needed. Threads of C libraries, such as those of autograd, are not counted: while one of
+# them executes python code, the thread that called the library waits. A forked child counts its
+# parent's threads too.
 # Checked with python 3.10 to 3.13.
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
@@ -181,7 +182,7 @@ def _is_handler(frame: FrameType, caller: FrameType) -> bool:
     has_starred = bool(code.co_flags & 0x04)  # CO_VARARGS: the function takes *args
     if has_starred:
         names += code.co_varnames[n_named : n_named + 1]
-    variables = frame.f_locals  # values at the end of the call, which may have rebound arguments
+    variables = frame.f_locals  # at the end of the call: the function may have rebound arguments
     values = [variables.get(name) for name in names]
     if has_starred and isinstance(values[-1], tuple):
         values[-1:] = values[-1]

@@ -36,8 +36,8 @@ from voirkit import streams
 from voirkit.phases import StopProgram
 from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
-# giving imports pdb. Since python 3.13 pdb loads readline, which sets these environment variables
-# for child processes.
+# Undo a side effect: giving imports pdb, and since python 3.13 pdb loads readline, which sets these
+# environment variables for child processes.
 for _name in ("COLUMNS", "LINES"):
     if _name not in os.environ:
         os.unsetenv(_name)
@@ -86,7 +86,7 @@ def of_nothing(exc: BaseException) -> bool:
 
 Next = Callable[[Any], None]
 Operator = Callable[[Next], Next]
-# (function to call, its observer, key that an event must have, or None for all events)
+# (function to call, its observer, key that an event must have; None: call it for all events)
 Listener = tuple[Next, Any, str | None]
 
 
@@ -319,7 +319,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         if _root is None:
             self._become_root(label)
 
-    # (parent stream, operator), if this stream is the result of a fast operator
+    # (parent stream, operator) if this stream is the result of a fast operator, otherwise None
     _above: tuple[Any, Operator] | None = None
 
     def _become_root(self, label: str) -> None:
@@ -351,7 +351,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         """Update the tuple of subscribers after a change. The caller must hold the lock."""
         self._current = tuple((observer.on_next, observer) for observer in self._observers)
 
-    # pushing and ending
+    # delivery of events, and the end of the stream
 
     def _push(self, data: Any) -> None:
         """Push an event from the program. Exceptions raised on purpose reach the caller
@@ -396,8 +396,8 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
         """End the stream: reductions produce their results, and later subscribers get nothing."""
         with streams.lock:
             self._observers.sort(key=lambda observer: isinstance(observer, FastSubscriber))
-            # Fast subscribers come last. Subscribers that are still in the list receive the events
-            # that the reductions of earlier ones give.
+            # Fast subscribers are ended last: a reduction that ends before them may give events,
+            # and only subscribers that are still in the list receive these.
             while self._observers:
                 observer = self._observers.pop(0)
                 self._changed()
@@ -532,7 +532,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
             on_next = operator(on_next)
             pair = None
             if isinstance(operator, Wmap) and operator.name is None and not operator.takes_keys:
-                pair = on_next.pair  # type: ignore[attr-defined]  # needs no begin event
+                pair = on_next.pair  # type: ignore[attr-defined]  # ``pair`` needs no begin event
         return FastSubscriber(on_next, on_completed, where, pair)
 
     def give(self, *keys: str, **extra: Any) -> Any:

@@ -39,7 +39,7 @@ class _Descriptor:
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
         self.fd, self.inode, self.device = fd, status.st_ino, status.st_dev
-        # at python's exit, modules are cleared before objects are destroyed
+        # for ``__del__``: at python's exit, modules are cleared before objects are destroyed
         self._stat, self._close = os.fstat, os.close
 
     def is_ours(self) -> bool:
@@ -119,7 +119,8 @@ class Files:
         if out is None:
             return
         if not out.is_ours():
-            # prevents __del__ from closing the number, which the next open may reuse for this file
+            # Prevent ``__del__`` of the old object from closing the descriptor's number, which the
+            # next open may get for the new descriptor.
             out.inode = -1
             out = _Descriptor(os.open(self.names, _APPEND))
             if self._out is not None:  # None: ``close`` was called meanwhile

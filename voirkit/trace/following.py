@@ -47,9 +47,9 @@ class Followed:
     """
 
     def __init__(self, own: Files, wanted: Callable[[bytes], bool] | None) -> None:
-        self.tables = Tables(own.names, wanted)  # its names, arguments and threads so far
+        self.tables = Tables(own.names, wanted)  # names, arguments and threads read so far
         self.stem = own.stem
-        # the process, as described by its header; its clocks are 0 while there is no header
+        # the process, as described by its header; without a header yet, its clocks are 0
         self.process: Process = self.tables.process(own.stem)
         self._segments: dict[str, _Segment] = {}
 
@@ -87,7 +87,7 @@ class Following:
     ) -> None:
         self._folder, self._at_once, self._wanted = folder, at_once, wanted
         self._pid = None if pid is None else str(pid)
-        self.processes: dict[str, Followed] = {}  # by the stem of their files
+        self.processes: dict[str, Followed] = {}  # by the stem of the process's files
         self.has_dropped = False  # whether a process has dropped records
 
     @property
@@ -112,8 +112,8 @@ class Following:
             if followed is None:
                 followed = Followed(process_files, self._wanted)
                 self.processes[stem] = followed
-            # Records first, names second: a name is written before the records that refer to it, so
-            # all names of these records are in the file by then.
+            # Read the records first and the names second: a name is written before the records that
+            # refer to it, so all names of these records are in the file by then.
             parts: list[_Part] = []
             for segment in followed.segments(process_files):
                 parts += segment.more(self._at_once)
@@ -130,7 +130,8 @@ def _pid_in(stem: str) -> str:
     return stem.rpartition("-")[2].partition(".")[0]
 
 
-_Part = tuple[Array, Array, bool]  # (records, thread of each, whether they were skipped earlier)
+# (records, thread id of each, whether they are from a range that was skipped earlier)
+_Part = tuple[Array, Array, bool]
 
 
 class _Segment:
@@ -161,7 +162,9 @@ class _Segment:
             end = _end(file, self._at, room)
             if end - self._at > at_once:
                 self._jump(file, end - at_once)
-        count = _IN_A_GRANULE  # starts small: up to 4 MiB of zeros may follow the last record
+        # number of records to read at once; small at first, as up to 4 MiB of zeros may follow the
+        # last record
+        count = _IN_A_GRANULE
         while self._at < room:
             records = read_records(file, self._at, min(count, room - self._at))
             n_written = count_written(records)

@@ -36,8 +36,8 @@ RECORD_BYTES = 32
 # the thread whose native id is in its value.
 THREAD = 0xFFFFFFFF
 
-# Keys of values that are doubles, as the values of counters are: a figure, and the loss on which
-# ``backward`` was called.
+# Keys of values that are stored as doubles, as the values of counters are: ``figure``, a number
+# measured on a parameter, and ``loss``, the loss on which ``backward`` was called.
 FIGURE, LOSS = "figure", "loss"
 DOUBLES = (FIGURE, LOSS)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 MOST_NAMES = 1 << 16
-# limits of each of the two tables of arguments: number of entries, and of characters
+# limits of a table of arguments (see ``Names.__init__``): number of entries, and of characters
 MOST_ARGUMENTS = 1 << 13
 MOST_CHARACTERS = 1 << 22
-TABLES_KEPT = 24  # older tables to keep when a new recording begins; each file adds three
+TABLES_KEPT = 24  # number of older tables to keep when a recording begins; each file adds three
 TOO_MANY = "(names beyond what is kept)"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode

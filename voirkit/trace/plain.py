@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 OFF, ON, REFUSING = 0, 1, 2
 NAME = "python"
 DEEPEST = 32  # maximum nesting of records that interrupt each other while they open files
-DEPTH = 40  # depth of the call stack that a record needs to open files
+DEPTH = 40  # number of call stack levels that a record needs to open files
 
 _pack = struct.Struct(layout.RECORD).pack_into
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
@@ -46,8 +46,8 @@ _generation: object = object()
 
 
 class _Writer:
-    """A segment, its window, and the free places in the window. At any time it belongs to one
-    thread, or to none."""
+    """A segment, its window (the mapped part of the file), and the free places (offsets of records)
+    in the window. At any time a writer belongs to one thread, or to none."""
 
     __slots__ = ("announced", "busy", "end", "markers", "places", "segment", "window")
 
@@ -56,7 +56,7 @@ class _Writer:
         self.window: Any = None
         self.places: Iterator[int] = iter(range(0))
         self.end = self.markers = 0
-        self.busy = False  # whether a window is being created for it
+        self.busy = False  # whether a window is being created for this writer
         # whether a record in the segment names the thread of the records that follow
         self.announced = False
 
@@ -88,8 +88,8 @@ class _Thread:
             self.free.append(writer)
 
 
-# These are all replaced when a recording ends, and in a forked child. The earlier objects cannot be
-# written to any more.
+# ``close`` replaces these three when a recording ends, and in a forked child. Nothing can be
+# written through the earlier objects any more.
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
@@ -133,15 +133,16 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
     start, duration, value = (
         min(max(number, _LEAST), _MOST) for number in (start, duration, value)
     )
-    # before the record is written, its window may be closed, or filled by interrupting code
+    # Try several times: before the record is written, its window may be closed, or be filled by
+    # code that interrupts this call.
     tries = 4 if name_id else 0
     while tries and not stored and _mode == ON:
         tries -= 1
         try:
             _go_down(DEPTH)
             room = _make_room()
-            # After _make_room: if the recording ends and another begins meanwhile, the window is
-            # closed, and the next try repeats both.
+            # Resolve after _make_room, not before: if the recording ends and another begins
+            # meanwhile, the window is closed, so the write fails and the next try repeats both.
             if args and args <= _inherited and room is not None:
                 _callbacks.resolve(args)
         except BaseException as exc:
@@ -174,7 +175,7 @@ def _go_down(levels: int) -> None:
         _go_down(levels - 1)
 
 
-_USED_UP = None, iter(()).__next__  # a window without places, so that the caller tries again
+_USED_UP = None, iter(()).__next__  # a full window: the caller fails to write, and tries again
 
 
 def _make_room() -> tuple[Any, Callable[[], int]] | None:
@@ -230,7 +231,7 @@ def _make_room() -> tuple[Any, Callable[[], int]] | None:
         writer.busy = False
         thread.depth -= 1
         if thread.writer is not before and thread.writer is not None:
-            free.append(thread.writer)  # interrupting code on this thread installed it
+            free.append(thread.writer)  # set by code that interrupted this call
         thread.writer = writer
     room = local.room = writer.window, place
     return room
@@ -453,8 +454,8 @@ def close() -> list[tuple[Any, int, int, bool]]:
     ends = []
     for writer in writers:
         if writer.window is not None:
-            # Drop the window before ``take_rest`` reads the rest of the records: until it is
-            # dropped, another thread may write into it.
+            # Drop the window before ``take_rest`` determines where the records end: until then,
+            # another thread may write into the window.
             dropped = drop(writer.window)
             ends.append(
                 (
@@ -470,11 +471,12 @@ def close() -> list[tuple[Any, int, int, bool]]:
     return ends
 
 
-# Windows: parts of a file, mapped by python's mmap module. The C recorder maps them by itself.
-#
-# Before python 3.13, a mapping duplicates the file's descriptor, and closes it by its number. The
-# program may have closed all descriptors, as daemons do, and the number may now be one of its own
-# files. Then the mapping must never be closed, and is kept here.
+# Windows of segments: parts of a file, mapped by python's mmap module. The C recorder maps them by
+# itself.
+
+# Mappings that must not, or cannot, be closed. Before python 3.13, a mapping duplicates the file's
+# descriptor, and closes the duplicate by its number. If the program has closed all descriptors, as
+# daemons do, the number may now stand for a file of the program.
 _kept: list[Any] = []
 # a fork hook that refers to the list keeps it alive until python has exited
 (
@@ -515,7 +517,7 @@ else:
         is_ours = os.name == "nt"
 
         def __new__(cls, fd: int, at: int, size: int) -> Window:
-            if fd < 0:  # mapped memory has no descriptor
+            if fd < 0:  # anonymous memory has no descriptor
                 self = super().__new__(cls, -1, size)
                 self.is_ours = True
                 return self
@@ -523,7 +525,8 @@ else:
             os.close(copy)
             self = super().__new__(cls, fd, size, offset=at)
             file = file_identity(fd)
-            # the mapping's duplicate has this number, unless another thread took it first
+            # the mapping's duplicate of ``fd`` has the number of ``copy``, unless another thread
+            # took that number first
             if file_identity(copy) == file:
                 self.copy, self.file = copy, file
             return self

@@ -45,7 +45,7 @@ class Name(NamedTuple):
     kind: str  # ``span``, ``mark``, ``counter`` or ``meta``
     category: str
     name: str
-    # key for the record's own number, which says what it means; None if records have no number.
+    # key that says what the record's own number means; None if records of this name have no number.
     # The number of a counter is a double.
     value_key: str | None
 
@@ -58,7 +58,7 @@ class Process(NamedTuple):
     rank: int
     host: str
     name: str
-    perf_counter_ns: int  # its two clocks, read at the same moment when recording began
+    perf_counter_ns: int  # this and time_ns are read at the same moment, when recording begins
     time_ns: int
     argv: list[str]
     stem: str  # common first part of the names of its files
@@ -111,7 +111,7 @@ def files(folder: str, ranks: Collection[int] | None = None) -> list[Files]:
 class Source(NamedTuple):
     """The metadata of one process: what its files contain apart from records."""
 
-    # without a valid header in ``.names``, this is derived from the file name; its clocks are 0
+    # derived from the file name, with clocks of 0, if ``.names`` has no valid header
     process: Process
     threads: dict[int, str]  # names of threads by native id
     dropped: dict[str, int]  # numbers of records that were not written, by ``category.name``
@@ -123,8 +123,8 @@ class Piece(NamedTuple):
 
     # arrays of equal length: ``start_ns, duration_ns, value, name, args, process, tid``
     columns: dict[str, Array]
-    names: list[Name]  # the names of records; ``name`` is an index into it
-    # JSON of the arguments, by their id in ``args``; an id that is missing here means no arguments
+    names: list[Name]  # the names of records; the column ``name`` has indices into this list
+    # JSON of the arguments, by the id in the column ``args``; a missing id means no arguments
     arguments: dict[int, bytes]
 
 
@@ -139,12 +139,12 @@ class Pieces:
     def __init__(self, files: Sequence[Files], most: int = MOST) -> None:
         self._files = files
         self._most = most
-        # metadata of the processes read so far; ``process`` in pieces is an index into it
+        # metadata of the processes read so far; the column ``process`` has indices into this list
         self.sources: list[Source] = []
         # number of records up to the last one read in each segment, by path
         self.read: dict[str, int] = {}
-        # fault of each damaged segment, by path: it cannot be read, is not a segment, or is shorter
-        # than when its process ended
+        # fault of each damaged file, by path: the file cannot be read, is not a segment, or is
+        # shorter than when its process ended
         self.damaged: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Piece]:
@@ -153,8 +153,9 @@ class Pieces:
         waiting: list[dict[str, Array]] = []
         count = base = 0
         for number, process_files in enumerate(self._files):
-            # Sizes of segments first, names second: a record's name is always written before the
-            # record, so the names of all records up to that size are in the file by then.
+            # Get the sizes of segments first and the names second: a record's name is always
+            # written before the record, so the names of all records within these sizes are then in
+            # the file.
             extents = [self._extent_of(path) for path in process_files.segments]
             tables = Tables(process_files.names)
             self._note_cut_short(process_files.segments, tables)
@@ -172,8 +173,8 @@ class Pieces:
                     if n_written := count_written(raw):
                         self.read[path] = first + n_written
                     elif len(raw) > layout.LARGEST_WINDOW // layout.RECORD_BYTES:
-                        # No window is larger than this, and records are written without gaps: the
-                        # rest of the file, which may be of any size, holds no records.
+                        # ``raw`` is longer than any window, and has no records. Since records are
+                        # written without gaps, the rest of the file, of whatever size, has none.
                         break
                     first += len(raw)
                     part, tid = self._columns_of(raw, tid, name_of)
@@ -287,7 +288,7 @@ def _is_cut_short(path: str, ends: dict[str, int]) -> bool:
         ends: The size of each segment in bytes, by number, that the process wrote at its end.
     """
     try:
-        # on network file systems, stat may be a minute old unless the file is opened
+        # open the file: on network file systems, stat by path may return values a minute old
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
     except OSError:

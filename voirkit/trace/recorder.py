@@ -169,7 +169,7 @@ def begin(
     )
     _process.recording = Recording(engine, _names, settings, tell)
     engine.install(_arrive, _grow, _resolve, _lose, _failed)
-    changed()  # the arguments that spans have now are not in the new files
+    changed()  # spans get new ids of arguments: the present ones are not in the new files
     engine.switch(1)
     _process.ends_with_python = ends_with_python
     if not _process.is_registered:

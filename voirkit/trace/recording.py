@@ -286,7 +286,7 @@ class Recording:
         except OSError as exc:
             if exc.errno is None:
                 raise  # raised by a signal handler of the program
-            # otherwise the folder is gone, which the next write to it reports
+            # otherwise the folder is gone, and the next write to the folder reports that
         self._left, self._used = self.settings.limit - used_bytes, 0
         # This process's share: until the next check, all processes together use at most an eighth
         # of the space that is left.
@@ -315,7 +315,8 @@ class Recording:
         try:
             self.tell(text)
         except Exception:
-            # stderr is closed, or a signal handler interrupted a write to it: the totals report it
+            # stderr is closed, or a signal handler interrupted the write. The totals also tell why
+            # the recording has stopped.
             pass
 
     def _close(self) -> None:

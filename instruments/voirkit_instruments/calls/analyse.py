@@ -72,8 +72,8 @@ def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the ``calls`` section of a summary; see ``voirkit.instrument.Instrument``."""
-    # The run's own summary has facts that the records lack (``skipped``). A run of one rank has
-    # already summarised its calls at its end.
+    # Values that only the run's own summary has, and the records lack (``skipped``), are kept. A
+    # run of one rank has already summarised its calls at its end, so nothing is left to do.
     known_calls = summary.get("calls") or {}
     known_ranks = known_calls.get("by_rank") or ()
     has_one_rank = len(runs) == len(known_ranks) == len(ranks_of(runs[0])) == 1
@@ -173,14 +173,15 @@ class Function:
 
     n: int = 0
     errors: int = 0  # number of calls that raised an exception
-    # total duration of the calls, without calls inside another call of the same function
+    # total duration, without calls inside another call of the same function (recursion)
     total_ns: int = 0
     all_ns: int = 0  # total duration of all calls
-    self_ns: int = 0  # total duration without the recorded calls inside
+    self_ns: int = 0  # total duration without the recorded calls inside each call
     most_ns: int = 0  # duration of the longest call
     # by phase, or "outside of steps": (number of calls, self time)
     phases: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # {calls in a training step: number of such steps}; calls of the training thread only
+    # histogram {number of calls in one training step: number of steps with so many calls}; only
+    # calls of the training thread
     a_step: Counter[int] = field(default_factory=Counter)
 
     def merge(self, other: Function) -> Function:
@@ -208,7 +209,8 @@ class Partial:
     functions: dict[tuple[str, str], Function] = field(default_factory=dict)  # by (module, name)
     # by rank: number of calls, number of errors, self time in ns
     ranks: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    # {calls of all functions in a training step: number of such steps}; of the training thread only
+    # histogram {number of calls of all functions in one training step: number of steps with so many
+    # calls}; only calls of the training thread
     a_step: Counter[int] = field(default_factory=Counter)
 
 
@@ -220,7 +222,8 @@ def partial(recorded: Recorded) -> Partial:
         for key in ("n", "errors", "total_ns", "all_ns", "self_ns", "most_ns")
     }
     phase_n, phase_ns = (np.zeros(size * len(GROUPS), dtype=np.int64) for _ in range(2))
-    in_steps: list[tuple[Array, Array]] = []  # (step and function as one number, calls)
+    # for each chunk: (step * size + function, number of calls)
+    in_steps: list[tuple[Array, Array]] = []
     failed = recorded.failed
     trains = recorded.threads.index(recorded.trains) if recorded.trains in recorded.threads else -1
     for calls in recorded.chunks():
@@ -311,8 +314,8 @@ def _steps_by_calls(function: Array, counts: Array, n_steps: int) -> dict[int, C
     return by_function
 
 
-_MOST = 20  # functions shown in the terminal's table, and in the chart
-_NAMED = 4  # functions named, of those that vary between steps
+_MOST = 20  # most functions that are shown in the terminal's table, and in the chart
+_NAMED = 4  # most functions that are named because their number of calls varies between steps
 _MANY_RANKS = 8
 _HEADS = (
     Column("function", left=True, cut=True),

@@ -37,12 +37,12 @@ class Call(NamedTuple):
     phase: str  # part of the step, one of ``PHASES``
     start_ns: int  # on the host's clock (time.perf_counter_ns)
     duration_ns: int
-    self_ns: int  # duration without the recorded calls inside
+    self_ns: int  # duration without the recorded calls inside this one
     depth: int  # number of recorded calls around this one
     module: str
     function: str
     object: int  # id of the object whose method was called; 0 if none
-    # args, kwargs, returns, error, bound as recorded; keys without content are left out
+    # with keys args, kwargs, returns, error, bound as recorded; keys without content are left out
     arguments: Mapping[str, Any]
     operands: tuple[tuple[str, int], ...]  # the tensors among arguments and results, as (where, id)
 
@@ -167,7 +167,7 @@ class Calls:
     """Calls of one rank, as arrays of shape (n,). They are ordered by thread, then by start; of
     calls with the same start, the longer comes first."""
 
-    thread: Array  # like function and args, an index into the lists of ``Recorded``
+    thread: Array  # ``thread``, ``function`` and ``args`` are indices into lists of ``Recorded``
     start_ns: Array
     duration_ns: Array
     function: Array
@@ -175,7 +175,7 @@ class Calls:
     object: Array  # id of the object whose method was called; 0 if none
     self_ns: Array  # duration without the recorded calls inside
     depth: Array  # number of recorded calls around the call; -1: not computed yet
-    # True if a call around it is of the same function, whose duration includes this call
+    # True if the call is inside another call of the same function, whose duration includes it
     inside_itself: Array
     task: Array  # index into ``TASKS``
     step: Array  # number of the step, from 0; -1 outside of steps
@@ -223,7 +223,7 @@ def nested(calls: Calls) -> Calls:
 
 def _without_inner(calls: Calls, caller: Array) -> Array:
     """Return the duration of each call without the new calls directly inside it, in ns."""
-    # calls of the previous chunk were subtracted from the calls around them before
+    # only new calls: those of the previous chunk were already subtracted from the calls around them
     is_new = (caller >= 0) & (calls.depth < 0)
     inner_ns = np.bincount(
         caller[is_new], weights=calls.duration_ns[is_new], minlength=len(calls)
@@ -241,8 +241,8 @@ class Pieces:
     """Time cut into pieces. The owner of each piece is the innermost interval that contains it, or
     -1 if no interval does."""
 
-    # start of each piece, ascending; a piece ends where the next begins, the last one never. Shape
-    # (n,).
+    # start of each piece, ascending; a piece ends where the next one begins, and the last piece has
+    # no end. Shape (n,).
     edges: Array
     owners: Array  # owner of each piece: index of an interval, or -1. Shape (n,).
 
@@ -261,13 +261,14 @@ class Pieces:
         return np.where(is_before_all | holds_half, owners, -2)
 
     def owners_at(self, moment_ns: Array) -> Array:
-        """Return the owner of the piece that contains each moment."""
+        """Return the owner of the piece that contains each moment; ``NONE`` before the first
+        piece."""
         piece = np.searchsorted(self.edges, moment_ns, side="right") - 1
         return np.where(piece < 0, NONE, self.owners[np.maximum(piece, 0)])
 
 
 def pieces(start_ns: Array, duration_ns: Array, outermost: bool = False) -> Pieces:
-    """Cut time at the edges of nested intervals; the owners are the intervals' indices.
+    """Cut time at the starts and ends of nested intervals; owners are the intervals' indices.
 
     Args:
         start_ns: Ascending; of intervals with the same start, the longer comes first.
@@ -284,8 +285,8 @@ def pieces(start_ns: Array, duration_ns: Array, outermost: bool = False) -> Piec
     ends = starts + duration_ns[indices]
     edges = np.concatenate((ends, starts))
     owners = np.concatenate((outer[indices], indices))
-    # Edges at the same moment: first the ends, of inner intervals before outer ones; then the
-    # starts, of outer intervals before inner ones.
+    # Order of starts and ends at the same moment: first the ends, inner intervals before outer
+    # ones; then the starts, outer intervals before inner ones.
     by_length = np.concatenate((-starts, -ends))
     is_start = np.repeat([0, 1], len(indices))
     order = np.lexsort((by_length, is_start, edges))
@@ -311,7 +312,7 @@ class When:
         self._steps, self._task, self._number = _step_pieces(steps)
         self._inner = pieces(start_ns, duration_ns)
         self._outer = pieces(start_ns, duration_ns, outermost=True)
-        # the parts of "other" come after the phases
+        # phase of each meaning: meanings after those of the phases are parts of "other"
         of_meaning = np.minimum(np.arange(REST), _OTHER)
         self._phase = np.append(of_meaning[meaning], _OTHER)  # the last entry is for owner -1
 
@@ -351,7 +352,7 @@ def when(run: Run) -> dict[int, When]:
     """Return the steps and phases of each rank that recorded any."""
     recorded = run_steps.records(run)
     steps = {rank.rank: rank.steps for rank in run_steps.read_steps(run)}
-    # by rank: the process with most spans in its training thread, and these spans
+    # by rank: index of the process with most spans in its training thread, and these spans
     longest: dict[int, tuple[int, Array]] = {}
     for number, (rank, _, _) in enumerate(recorded.processes):
         threads = phases.training_threads(recorded, number)

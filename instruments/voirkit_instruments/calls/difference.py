@@ -117,8 +117,9 @@ def _training_thread(run: Run, rank: int, steps: When) -> tuple[str, int, int] |
     return steps.thread if steps.thread in threads else threads[0]
 
 
-LIKE = 5  # calls that must match again after calls that only one run makes
-_FURTHEST = 200  # most calls that only one run makes, when searching for the next match
+# after calls that only one run makes, this many calls must be the same in both runs for a match
+LIKE = 5
+_FURTHEST = 200  # most calls of one run that are skipped in the search for the next match
 _NUMBERS = ("float", "int")  # types of numbers whose value may be left out
 
 
@@ -128,7 +129,7 @@ class Divergence:
     thread."""
 
     kind: str  # "function", "given" (arguments), "result" or "end" (one run has no more calls)
-    index: int  # the first call that differs; the same in both runs
+    index: int  # position of the first call that differs; the same position in both runs
     # number of calls that only the first and only the second run makes here; (0, 0) if unknown
     extra: tuple[int, int] = (0, 0)
 
@@ -141,7 +142,8 @@ def first_divergence(first: Thread, second: Thread, codes: Codes) -> Divergence 
     differs = is_other | _differ(codes.values, first.arguments[:n], second.arguments[:n])
     index = int(np.argmax(differs)) if differs.any() else n
     results = np.flatnonzero(_differ(codes.values, first.result[:index], second.result[:index]))
-    # results of calls that end later may differ only because of this difference
+    # Only results of calls that ended before the differing call began: later results may differ
+    # only because of that call.
     if index < len(first):
         results = results[first.end_ns[results] <= first.start_ns[index]]
     if len(results):
@@ -220,7 +222,7 @@ class RankComparison:
     first: Thread
     second: Thread
     codes: Codes
-    divergence: Divergence | None  # the first difference; None if there is none
+    divergence: Divergence | None  # the first difference; None if the runs are equal
 
     def name(self, thread: Thread, index: int) -> str:
         return short(self.codes.values[thread.function[index]])
@@ -267,7 +269,7 @@ def _ranks_with_calls(run: Run) -> list[int]:
     return ranks
 
 
-BEFORE, AFTER = 6, 4  # calls that are shown before the one that differs, and from it on
+BEFORE, AFTER = 6, 4  # calls shown before the differing call, and from the differing call on
 _FUNCTIONS = 20
 
 
@@ -426,7 +428,7 @@ def difference(
     return document(comparisons, unpaired), lines(comparisons, unpaired, names)
 
 
-_LONGEST = 100  # characters of the arguments of a call
+_LONGEST = 100  # most characters that are shown of the arguments of a call
 
 
 def call(name: str, arguments: Values, result: Values) -> str:

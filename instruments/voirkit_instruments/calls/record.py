@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 
 _IN_CHILD = "voirkit_instruments.calls.record:record_in_child"
-MOST_NAMES = 20  # names of skipped functions for each reason, in the summary
+MOST_NAMES = 20  # most names of skipped functions that the summary lists for each reason
 
 _tracing: Tracing | None = None  # the recording of calls in this process
 
@@ -129,8 +129,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return calls(targets, every or 1, warmup or 0)(ov)
 
 
-# Processes of a run: the training process, forked children, and processes that multiprocessing
-# starts.
+# Recording in each process of a run: the training process, its forked children, and processes that
+# multiprocessing starts.
 
 
 def start_tracing(
@@ -168,7 +168,7 @@ def record_in_child(offer: dict[str, Any]) -> None:
         start_tracing(recorder, tell, **offer)
 
 
-# --calls-list
+# The option --calls-list
 
 
 def print_list(parser: Any, options: Any) -> NoReturn:
@@ -218,12 +218,12 @@ def _import(name: str) -> None:
             import_module(module)
         except ModuleNotFoundError as exc:
             if exc.name == module:
-                return  # the rest is a class or function
+                return  # the rest of the name is a class or function, not a module
             raise CommandLineError(
                 f"it cannot be imported: {exc}.", where=f"--calls {name}"
             ) from exc
         except Exception as exc:
-            # any exception of the module's own code
+            # the import runs the module's own code, which may raise anything
             raise CommandLineError(
                 f"it cannot be imported: {type(exc).__name__}: {exc}.", where=f"--calls {name}"
             ) from exc
@@ -264,7 +264,7 @@ class Tracing(Watcher):
         self.targets = list(targets)
         self.every = every
         self.warmup = warmup
-        self.over = False  # recording has ended
+        self.over = False  # True when recording has ended
         # Set when recording ends: number of calls, number of records of all kinds, time spent on
         # recording (ns), number of calls without recorded arguments.
         self.totals = (0, 0, 0, 0)
@@ -273,7 +273,8 @@ class Tracing(Watcher):
         self._engine = engine
         self._entry: Any = None
         self._ticking: Any = None
-        self._added: dict[int, Callable[[], Any]] = {}  # weak references, by id of function
+        # weak references to the functions that are recorded, by id of the function
+        self._added: dict[int, Callable[[], Any]] = {}
         self._found_targets: set[str] = set()
         self._left_out: dict[str, str] = {}
         self._steps: Any = None
@@ -310,7 +311,7 @@ class Tracing(Watcher):
                     self._add(target, functions_named(target))
                 elif name.startswith(f"{target}.") and is_shown(name, target):
                     self._add(target, of_module(module, name))
-        except Exception as exc:  # an unusual library
+        except Exception as exc:  # objects of an unusual library may raise anything
             self._warn(f"calls: nothing is recorded of {name} ({type(exc).__name__}: {exc}).")
 
     def _ignore_scopes(self, module: ModuleType) -> None:
@@ -322,7 +323,7 @@ class Tracing(Watcher):
                     functions = functions_named(f"{module.__name__}.{name}")
                     scopes += [function.function for function in functions]
                 self._entry.mute(scopes)
-        except Exception as exc:  # an unusual torch
+        except Exception as exc:  # internals of an unknown version of torch may be different
             self._warn(
                 f"calls: what {module.__name__} calls is recorded as the program's"
                 f" ({type(exc).__name__}: {exc})."
@@ -349,7 +350,7 @@ class Tracing(Watcher):
             from voirkit_instruments.calls.record_values import Tensors
 
             self.records.tensors = Tensors(self._engine, torch)
-        except Exception as exc:  # an unusual torch
+        except Exception as exc:  # internals of an unknown version of torch may be different
             self._warn(f"calls: nothing is known of tensors ({type(exc).__name__}: {exc}).")
 
     def _add(self, target: str, functions: Iterable[Function]) -> None:
@@ -436,8 +437,8 @@ def _is_being_imported(name: str) -> bool:
 
 
 # Functions of torch that trace or compile, by module. Calls inside them are torch's own trials on
-# tensors without data, not calls of the program. Checked with torch 2.1 and 2.15; names that a
-# version lacks exist in other versions.
+# tensors without data, not calls of the program. Checked with torch 2.1 and 2.15; a name that one
+# version lacks exists in the other versions.
 IGNORED_SCOPES = {
     # torch.compile: called for each frame that is compiled
     "torch._dynamo.convert_frame": (
@@ -468,7 +469,7 @@ IGNORED_SCOPES = {
 }
 
 NEXT, STEP = 0, 1
-# The functions that are called when a batch is requested, and at the end of each optimizer step.
+# functions that torch calls: when a batch is requested, and at the end of each optimizer step
 PLACES = {
     NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
     STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code",
@@ -493,7 +494,8 @@ class Steps:
         self._every = every
         self._warmup = warmup
         self._switch = switch
-        # since the step began: True after an optimizer step, and after a request for a batch
+        # Whether, since the current step began, an optimizer step ended (``_trained``) and a batch
+        # was requested (``_requested``).
         self._trained = self._requested = False
         self.step, self.is_on = 0, True
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-METHOD, MODULE = 1, 2  # as in _calls.c
+METHOD, MODULE = 1, 2  # kinds of functions; _calls.c has the same numbers
 
 # Special methods that count as public: those called by `X()`, `x()`, `with x` and `for y in x`.
 _SPECIAL = ("__init__", "__call__", "__enter__", "__exit__", "__iter__", "__next__")
@@ -147,7 +147,7 @@ def of_module(module: ModuleType, called: str) -> Iterator[Function]:
             if _belongs(value.__module__, called, root):
                 yield _of_function(value, called, name)
         elif kind is BuiltinFunctionType:
-            # has_torch_function and similar functions only query
+            # leave out has_torch_function and similar functions, which only query
             if _is_of(value, root) and "torch_function" not in name:
                 yield Function(value, called, name, 0)
         elif is_of(value, type) and _belongs(_module_of(value), called, root):
@@ -335,7 +335,7 @@ def check(targets: Sequence[str], folder: str) -> None:
             or PathFinder.find_spec(first, path) is not None
         ):
             continue
-        # torch itself may be missing, and is then not suggested
+        # do not suggest the missing module itself, which may be torch
         candidates = [other for other in (*SHORT, "torch", "torchvision") if other != first]
         hint = did_you_mean(first, candidates)
         search = f"Looked in {folder} and in python's own path; name other folders in PYTHONPATH."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 BOUND = 1
-END: Any = object()  # returned where the bytes end early, for lack of room
+END: Any = object()  # returned for a value that is missing because the bytes had no room for it
 
 _u16, _i64, _f64 = Struct("<H"), Struct("<q"), Struct("<d")
 _dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=True).encode
@@ -30,7 +30,7 @@ _CONSTANTS: dict[str, Any] = {
     "g": {"type": "float"},
     "w": {"type": "str"},
 }
-# names as users write them
+# full name of a class: its name as users write it
 _TORCH = {
     "torch.nn.parameter.Parameter": "torch.nn.Parameter",
     "torch.nn.parameter.Buffer": "torch.nn.Buffer",
@@ -291,7 +291,8 @@ _C = (
     "aoti_torch_get_device_index",
 )
 _GRAD = "_ZNK3c1010TensorImpl13requires_gradEv"
-# 8-byte words of a TensorImpl: all that it has since torch 2.13, fewer than it had before
+# number of 8-byte words of a TensorImpl that are searched: all of them since torch 2.13, a part of
+# them in earlier versions
 _SIZE_OF_IMPL = 22
 # c10::DeviceType, a part of torch's binary interface.
 _DEVICES = {
@@ -314,8 +315,8 @@ _DEVICES = {
     19: "mtia",
     20: "privateuseone",
 }
-# c10::ScalarType, also part of it. Not queried from tensors: creating some kinds warns, once per
-# process.
+# c10::ScalarType, also part of torch's binary interface. The numbers are not read from tensors,
+# because creating tensors of some types makes torch warn, once per process.
 _DTYPES = dict(
     enumerate(
         (
@@ -389,7 +390,7 @@ class Tensors:
         try:
             self._read_in_c(engine)
         except Exception:
-            # an unknown version of torch, or one without these symbols
+            # an unknown version of torch, or one whose libraries lack the C functions
             dtypes = {
                 getattr(torch, name): number
                 for number, name in _DTYPES.items()
@@ -468,7 +469,7 @@ class Tensors:
                     assert _DEVICES[device] == "cpu"
                     assert bool(requires_grad) == sample.requires_grad
                     assert shape == tuple(sample.shape)
-            except BaseException:  # Ctrl-C too: the engine must read no tensors then
+            except BaseException:  # also after Ctrl-C, the engine must read no tensors
                 engine.read(0, 0, 0, 0, 0, 0, 0, 0, 0)
                 raise
 

@@ -61,9 +61,9 @@ def summarise(
     }
 
 
-# the report section
+# The report section on checks
 
-# most checks with the same reason that are listed by name; if there are more, only their number
+# most checks with the same reason that are listed by name; of more checks, only the number is shown
 _NAMED = 3
 
 Checks = Sequence[Mapping[str, Any]]
@@ -113,7 +113,7 @@ def _in_lines(unknown: Checks, negative: Checks) -> Iterator[Text]:
     by_reason: dict[str, list[str]] = {}
     for check in unknown:
         by_reason.setdefault(check["because"], []).append(check["name"])
-    # if a script fails early, all checks have the same reason
+    # one line for each reason, because all checks have the same one if a script fails early
     for reason, names in by_reason.items():
         checks = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} checks"
         yield Text(reason, f"cannot tell  {checks}")

@@ -22,7 +22,8 @@ from voirkit_instruments.checks.analyse_facts import (
     unknown,
 )
 
-_FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4  # with fewer, the order proves little
+# with fewer batches, or fewer samples of a class, the order of the samples proves little
+_FEWEST_BATCHES, _FEWEST_OF_A_CLASS = 3, 4
 _FEWEST_SAMPLES = 16
 
 
@@ -172,7 +173,7 @@ def _epochs(epochs: list[Epoch]) -> str:
 
 
 _FEWEST_MISSED = 8
-_MOST_MISSED = 0.1  # if a larger share is missed, the program may have chosen a subset
+_MOST_MISSED = 0.1  # if a larger share of the samples is missed, the program may use a subset
 
 
 @detector("samples-missed", "step", "epoch", looks_at=("epoch",))
@@ -200,7 +201,7 @@ def _answer_missed(epochs: list[Epoch], process: Facts) -> Answer | str | None:
     n_missed, n_samples = first["missed"], first["size"]
     if n_missed is None:
         return "How many samples the data set has is not known without calling it."
-    # torch's samplers miss samples on purpose: a subset, replacement, a rank's share, drop_last
+    # torch's own samplers miss samples on purpose: a subset, replacement, a rank's share, drop_last
     if first.is_of_torch or not any(epoch["missed"] for epoch in epochs):
         return None
     if n_samples < _FEWEST_MISSED:
@@ -314,7 +315,8 @@ def _answer_twice(first: Epoch) -> Answer | str | None:
 
 _REPEATING_SAMPLERS = ("WeightedRandomSampler", "DistributedSampler")
 
-_Pass = tuple[int, int, int]  # rank, iterator, use of the iterator: one epoch of a loader
+# one epoch of a loader: (rank, iterator, turn: how many epochs the iterator had before)
+_Pass = tuple[int, int, int]
 
 
 def _pass_of(fact: Fact) -> _Pass:
@@ -461,7 +463,9 @@ def _state(fact: Fact) -> tuple[object, ...]:
     return fact.args["which"], fact.args["before"], fact.args["after"], fact.args["batch"]
 
 
-_APART = 1e-5  # relative difference; the last digits may differ between kinds of devices
+# relative difference up to which values of ranks count as equal: the last digits may differ between
+# kinds of devices
+_APART = 1e-5
 
 
 @detector("ranks-same-data", "step", looks_at=("rank", "epoch"))
@@ -523,7 +527,8 @@ def _key(epoch: Epoch) -> tuple[object, ...]:
 
 
 def _epochs_by_rank(facts: Facts) -> dict[int, dict[tuple[object, ...], Epoch]]:
-    """Return the training epochs of each rank that has any, by (loader, iterator, turn)."""
+    """Return the training epochs of each rank that has any, by (loader, iterator, turn); ``turn``
+    is the number of epochs that the iterator had before."""
     by_rank: dict[int, dict[tuple[object, ...], Epoch]] = {}
     for _, epochs in training(facts):
         for epoch in epochs:

@@ -19,11 +19,11 @@ from voirkit.analysis.steps import Table
 from voirkit.runs.opened import Run
 
 KIND = "check"
-# Facts that are recorded at every step. Of a long run only the first and the last are read, which
-# is enough for all detectors.
+# Facts that are recorded at every step. Of each kind only the first and the last ``MOST`` of a
+# process are read, which is enough for all detectors.
 OFTEN = ("step", "backward", "zero_grad", "call", "scheduler", "scaler")
 MOST = 20_000
-# Facts that are written after an optimizer step has ended, and belong to this step.
+# Facts that are written after an optimizer step has ended, but are about this step.
 AFTER_STEP = ("look", "cleared", "uncleared", "without", "unheld", "trained", "not_finite")
 
 
@@ -33,8 +33,8 @@ class Fact:
 
     name: str
     at_ns: int  # end of the event, on the host's clock
-    value: int  # number of the fact, with a meaning that depends on ``name``
-    args: Mapping[str, Any]  # all other figures, by name
+    value: int  # a number whose meaning depends on ``name``
+    args: Mapping[str, Any]  # all other values of the fact, by name
     rank: int = 0
     pid: int = 0
     tid: int = 0
@@ -147,7 +147,7 @@ class Facts:
             first = rank_steps[0].args.get("optimizer")
             of_first = [step for step in rank_steps if step.args.get("optimizer") == first]
             return sum(step.at_ns < began_ns for step in of_first)
-        return self._backward_number(fact)  # a scaler skipped all steps
+        return self._backward_number(fact)  # a gradient scaler skipped all optimizer steps
 
     def _backward_number(self, fact: Fact) -> int | None:
         """Return the number of the rank's last backward pass that began before a fact, from 0; None
@@ -232,8 +232,8 @@ def _read(run: Run, facts: list[Fact], counts: dict[str, int]) -> None:
         facts.append(Fact(name, at_ns, value, parsed[text], rank, pid, tid, start_ns))
 
 
-# Number of inspections at which a bug must be seen. Fewer may only show a script's first step, or a
-# change from one stage of training to another.
+# A bug is only reported if at least this many inspections show it. Fewer may only show a script's
+# first step, or the moment at which the program changes how it trains.
 LEAST_LOOKS = 3
 
 
@@ -244,7 +244,7 @@ class Answer:
     because: str  # the reason, in a sentence
     first_seen: Fact | None = None  # the first fact that shows the bug, with its step and line
     next: str = ""  # what to do about it; empty if nothing was found
-    evidence: Mapping[str, Any] = field(default_factory=dict)  # the figures that support the answer
+    evidence: Mapping[str, Any] = field(default_factory=dict)  # the values that support the answer
     # number of steps, batches or epochs that were inspected; None: all optimizer steps
     n_inspected: int | None = None
     is_present: bool | None = True  # True: the bug is present; None: unknown
@@ -255,8 +255,9 @@ def unknown(because: str) -> Answer:
     return Answer(because, is_present=None)
 
 
-# A detector is a generator. It yields the bug, which ends the search, or a sentence about a doubt,
-# of which the last counts. If it yields neither, its return value says why there is no bug.
+# The search of a detector is a generator. It yields an ``Answer`` with the bug, which ends the
+# search, or sentences that say why the bug is in doubt, of which the last counts. If it yields
+# nothing, its return value says why there is no bug.
 Answers = Generator[Answer | str, None, Answer | str]
 
 
@@ -267,7 +268,7 @@ class Detector:
     # as shown in the summary, the table and the catalogue of findings: "missing-zero-grad"
     name: str
     search: Callable[[Facts], Answers]  # searches the facts of all ranks
-    # names of facts that must be present; otherwise the detector cannot tell
+    # names of facts without which the detector cannot tell if the bug is present
     needs: tuple[str, ...] = ()
     looks_at: tuple[str, ...] = ()  # names of facts whose number says how much was inspected
 
@@ -301,7 +302,7 @@ class Detector:
         try:
             return self.decide(facts)
         except (LookupError, TypeError, ValueError, AttributeError) as exc:
-            # facts in an unknown form
+            # the facts have an unknown form
             return unknown(f"The facts cannot be read ({type(exc).__name__}: {exc}).")
 
     def decide(self, facts: Facts) -> Answer:
@@ -426,8 +427,8 @@ class Epoch:
     """One training epoch: a pass over a loader."""
 
     fact: Fact  # the record of the epoch
-    optimizers: frozenset[int]  # numbers of the optimizers that stepped in it
-    steps: int  # number of optimizer steps in it
+    optimizers: frozenset[int]  # numbers of the optimizers that stepped in the epoch
+    steps: int  # number of optimizer steps in the epoch
 
     def __getitem__(self, key: str) -> Any:
         """Return an argument of the epoch's fact; None if it has no such argument."""

@@ -22,9 +22,10 @@ from voirkit_instruments.checks.analyse_facts import (
     unknown,
 )
 
-_FEW = 3  # steps that are needed to report a bug
+_FEW = 3  # fewest steps that are needed to report a bug
 
-_LayersByCall = Mapping[int, Mapping[str, Any]]  # by id of a model's call: figures of its layers
+# by ``id`` of the fact of a model's call: the recorded values about the model's layers
+_LayersByCall = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass
@@ -32,9 +33,10 @@ class _Training:
     """Figures about one model's calls in training steps, by the mode that it was in."""
 
     n_train: int = 0  # number of steps in train mode
-    # the first call of each step in eval mode, since the model was last in train mode
+    # the first call of each step in eval mode, since the last step in train mode
     eval_calls: list[Fact] = field(default_factory=list)
-    # the optimizers that stepped in train mode, and those that stepped at ``eval_calls``
+    # numbers of the optimizers that stepped in train mode, and of those that stepped in the steps
+    # of ``eval_calls``
     train_optimizers: set[int] = field(default_factory=set)
     eval_optimizers: set[int] = field(default_factory=set)
     n_returns: int = 0  # how often the model returned from eval mode to train mode
@@ -145,8 +147,8 @@ def _words(dropout: int, norm: int) -> str:
 
 
 def _layers(process: Facts) -> _LayersByCall:
-    """Return the figures of the model's layers at each call, with the mode of the layers at that
-    time, by id of the call's fact."""
+    """Return the recorded values about the model's layers at each call, with the mode of the layers
+    at that time, by id of the call's fact."""
     by_mode: dict[tuple[int, bool, bool], Mapping[str, Any]] = {}
     by_call = {}
     for fact in process.of("model", "call"):
@@ -173,7 +175,8 @@ class _LeftInEval:
     """
 
     def __init__(self) -> None:
-        # numbers of layers in eval mode: in training, and in evaluations since
+        # number of layers in eval mode at the last call in training, and the highest number at a
+        # call in an evaluation since
         self._n_trained = 0
         self._n_evaluated = 0
 
@@ -192,8 +195,8 @@ class _LeftInEval:
 
 
 def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
-    """Return the optimizers that were seen to train some of a model's parameters, with figures on
-    how many, by number of the optimizer."""
+    """Return the optimizers that were seen to train some of a model's parameters, by number of the
+    optimizer; the values say how many parameters each one trains."""
     return {
         fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model
     }
@@ -235,7 +238,7 @@ def _trainings(process: Facts, layers: _LayersByCall) -> dict[int, _Training]:
     and a step of an optimizer that trains the model followed."""
     trainings: dict[int, _Training] = {}
     left_in_eval: dict[int, _LeftInEval] = {}
-    called = _Calls()  # since the last backward pass
+    called = _Calls()  # the calls since the last backward pass
     backpropagated = _Calls()  # the calls that belong to the backward passes since the last step
     # models whose step is counted already; None if no optimizer has stepped since the last backward
     # pass
@@ -257,7 +260,8 @@ def _trainings(process: Facts, layers: _LayersByCall) -> dict[int, _Training]:
             stepped = stepped or set()
             optimizer = fact.args["optimizer"]
             for model, (is_training, first_call) in backpropagated.by_model.items():
-                # e.g. a teacher, or a discriminator while the generator is trained
+                # the optimizer does not train this model: e.g. a teacher, or a discriminator while
+                # the generator is trained
                 if optimizer not in trainers.get(model, ()):
                     continue
                 training = trainings.setdefault(model, _Training())
@@ -385,7 +389,7 @@ def _is_before_loss(call: Fact, losses: list[Fact], process: Facts) -> bool:
     return False
 
 
-_LONGEST_TO_LOSS_NS = 5_000_000_000  # from a call to the loss of its output
+_LONGEST_TO_LOSS_NS = 5_000_000_000  # longest time from a call to the loss of its output
 _FEW_LOOKS = 2
 
 
@@ -514,11 +518,11 @@ def loss_broadcast(facts: Facts) -> Answers:
 
 
 _FEWEST_PASSES = 8
-# graphs that must be alive, besides the last two: buffers, and garbage that is not collected yet,
-# may keep a few
+# fewest living graphs, besides the newest two, that are reported: buffers, and garbage that is not
+# collected yet, may keep a few
 _FEWEST_ALIVE = 6
 _DEAD, _DOUBTFUL = 0.9, 0.75
-_ROWS = 32  # rows of a layer's output that are needed to report a bug
+_ROWS = 32  # fewest rows of a layer's output that are needed to report a bug
 
 
 def _by_line(facts: list[Fact]) -> dict[str | None, list[Fact]]:
@@ -590,7 +594,7 @@ def _answers_of_graphs(inspections: list[Fact]) -> Iterator[Answer | str]:
         )
 
 
-_PILED_A_PASS = 0.5  # fewest tensors with graphs, added per backward pass, that are reported
+_PILED_A_PASS = 0.5  # least growth in tensors with graphs, per backward pass, that is reported
 
 
 def _piled_up(inspections: list[Fact]) -> float:

@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from voirkit_instruments.checks.analyse_facts import Answer, Answers, Fact, Facts, detector, unknown
 
-_FEW = 2  # fewest inspections: at its first step a script may still be starting up
+# fewest inspections that prove anything: at its first step a script may still be starting up
+_FEW = 2
 
 
 @detector("frozen-parameters", "look", looks_at=("look",))
@@ -195,7 +196,7 @@ def no_gradient(facts: Facts) -> Answers:
                 },
                 n_inspected=len(inspections),
             )
-        # a doubt about layers that are called takes precedence
+        # a doubt about layers that are called takes precedence over a doubt about other layers
         if not doubt or (is_examined and last.args["called"]):
             doubt = _doubt_of_no_gradient(inspections, last)
     if doubt:
@@ -239,7 +240,8 @@ def missing_zero_grad(facts: Facts) -> Answers:
             cleared_since = sum(fact.at_ns > first.at_ns for fact in cleared)
             if len(uncleared) <= cleared_since:
                 continue
-            # since the first time, gradients were left in place more often than cleared
+            # the bug: since the first time that gradients were left in place, they were left in
+            # place more often than cleared
             n_since = len(uncleared) + cleared_since
             n_steps = len(process.of("step", optimizer=optimizer))
             yield Answer(
@@ -334,7 +336,7 @@ def _last_clearing(facts: Sequence[Fact], optimizer: int) -> Fact | None:
     clearing: Fact | None = None
     for fact in reversed(facts):
         if fact.name == "backward":
-            # the start of the backward pass places the clearing in the right step
+            # with the start of the backward pass, the clearing is counted in the right step
             return None if clearing is None else replace(clearing, start_ns=fact.start_ns)
         if fact.name == "zero_grad" and fact.args.get("optimizer") in (optimizer, -1):
             clearing = fact
@@ -343,8 +345,9 @@ def _last_clearing(facts: Sequence[Fact], optimizer: int) -> Fact | None:
 
 RATES_ZERO, RATES_UNREAD = 1, 2  # values of the fact ``step``
 _FEW_STILL, _TAIL, _TAIL_SHARE, _SCHEDULED = 3, 20, 0.2, 5
-_EACH_STEP = 0.9  # fewest scheduler steps per optimizer step, if it steps with each one
-# half periods of a cosine schedule that are too many: it should come down once
+# a scheduler with at least this many steps per optimizer step counts as stepping with each of them
+_EACH_STEP = 0.9
+# this many half periods of a cosine schedule are too many: it should come down once
 _HALF_PERIODS = 10
 
 
@@ -431,7 +434,7 @@ def _answers_scheduled_before(first_ns: int, scheduled: list[Fact]) -> Iterator[
     places_after = {fact.where for fact in scheduled if fact.at_ns > first_ns}
     for fact in early:
         if fact.where not in places_after:
-            # a resumed run advances its schedule before it continues
+            # not the bug: a resumed run advances its schedule before it continues
             continue
         kind = fact.args["scheduler"]
         yield Answer(
@@ -518,7 +521,8 @@ def _answer_not_finite(process: Facts) -> Answer | str | None:
     losses = process.of("loss_not_finite")
     tensors = process.of("not_finite")
     parameters = [fact for fact in tensors if fact.args["what"] == "parameter"]
-    # a scaler is there to handle an overflow of the scaled loss or of gradients
+    # With a gradient scaler only parameters count, since the scaler is there to handle an overflow
+    # of the scaled loss or of gradients.
     has_scaler = process.has("scaler")
     if not parameters:
         return None if has_scaler else _doubt_of_finite(losses, tensors)

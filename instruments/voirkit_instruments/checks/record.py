@@ -67,12 +67,13 @@ class Checks:
         if self._over:
             return
         try:
-            # one after the other: the first works even if the second cannot be made
+            # Each kind is installed before the next is made, so that the first works even if the
+            # second cannot be made.
             for kind in (TrainingPatches, DataPatches):
                 patches = kind(self._facts, torch, self._ov)
                 self._patches.append(patches)
                 patches.install()
-        except Exception as exc:  # an unknown torch
+        except Exception as exc:  # internals of an unknown version of torch may be different
             self._ov.warn(
                 f"checks: not everything in torch can be watched ({type(exc).__name__}: {exc})."
             )
@@ -176,8 +177,8 @@ class TrainingPatches(TorchPatches):
         self._call = self._around(COLLECTING, models.enter_call, models.leave_call, ("self",))
         enter = as_function(optimizers.enter_scheduler)
         leave = as_function(optimizers.leave_scheduler)
-        # The module of schedulers has no variable ``torch``, so it cannot ask if it is being
-        # compiled.
+        # ``unasked``: torch's module of schedulers has no variable ``torch``, so code that is added
+        # to it cannot ask if it is being compiled.
         self._scheduler = Around(
             facts.here, BACKWARD, enter, leave, ("self", "epoch"), unasked=True
         )
@@ -232,7 +233,7 @@ class TrainingPatches(TorchPatches):
                 self._patches.around_function(f"{module.__name__}.{name}.step", step, around)
 
     def _put_scaler(self, module: ModuleType) -> None:
-        # in torch 2.3 and later, torch.cuda.amp has the scaler of torch.amp
+        # None in torch.cuda.amp of torch 2.3 and later, which has the scaler of torch.amp
         step = vars(module.GradScaler).get("step")
         if step is not None:
             self._patches.around_function(
@@ -243,7 +244,7 @@ class TrainingPatches(TorchPatches):
     def _leave_made(self, _start_ns: int, was: int, optimizer: Any) -> None:
         self._facts.here.inside = was
         self._facts.trains()
-        # torch decorates ``step`` again for the first optimizer of a class
+        # Patch ``step`` again: torch decorates it when the first optimizer of a class is made.
         self._patches.around_step(type(optimizer), self._step, self._decorated_step)
 
 
@@ -271,8 +272,8 @@ class DataPatches(TorchPatches):
         self._epochs.finish()
         super().remove()
 
-    # These functions are rarely called, so they are recorded whatever the thread is inside of: no
-    # level is above SUPPRESSED.
+    # These functions are rarely called, so they are recorded whatever the thread is running: their
+    # limit is SUPPRESSED, the highest value of ``inside``.
 
     def _data(
         self,
@@ -328,7 +329,7 @@ class DataPatches(TorchPatches):
             yield "torch.distributed.distributed_c10d", name, collective
 
 
-# in processes that multiprocessing starts
+# Recording in processes that multiprocessing starts
 
 
 def record_in_child(offer: dict[str, Any]) -> None:

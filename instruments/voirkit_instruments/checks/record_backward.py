@@ -43,7 +43,7 @@ now = time.perf_counter_ns
 
 _MOST_NODES = 30_000
 _LOSS_NODES = 6
-A_DIFFERENCE = "a difference"  # a loss that is written by hand
+A_DIFFERENCE = "a difference"  # name of a loss that is written by hand
 _LOSS_PARTS = (
     "MeanBackward",
     "SumBackward",
@@ -54,15 +54,19 @@ _LOSS_PARTS = (
     "DivBackward",
     "SubBackward",
 )
-_PENDING = 32  # losses on a device that are read together, with one wait for the device
+_PENDING = 32  # number of losses on a device that are read together, with one wait for the device
 _NAMED = 5
 
 _KEY = "voirkit"
-# first passes that are all marked; only each 16th is marked later; markers kept per line
+# For each line of the program, the graphs of the first ``_EACH`` backward passes are marked, then
+# only each ``_SELDOM``-th; the newest ``_MOST_MARKERS`` markers are kept.
 _EACH, _SELDOM, _MOST_MARKERS = 64, 16, 64
-# nodes marked from the root: the program may keep a loss from before it was scaled or divided
+# number of nodes of a graph that are marked, from the root on: more than the root, because the
+# program may keep a loss from before it was scaled or divided
 _DEEP = 3
-_USUAL = 2  # the newest graphs may be alive: their variables are not reassigned yet
+# number of newest graphs that do not count: they may be alive because the program's variables are
+# not reassigned yet
+_USUAL = 2
 
 
 class Marker:
@@ -87,7 +91,8 @@ class KeptGraphs:
             return
         marker, node = Marker(), root.grad_fn
         for _ in range(_DEEP):
-            if node is None or hasattr(node, "variable"):  # a leaf's node lives as long as the leaf
+            # not the node of a leaf, which lives as long as the leaf
+            if node is None or hasattr(node, "variable"):
                 break
             node.metadata[_KEY] = marker
             following = node.next_functions
@@ -121,7 +126,7 @@ class Graphs(Watcher):
         super().__init__(facts, torch)
         self._models = models
         self._backward = facts.name("backward")
-        self._passes: dict[str | None, int] = {}  # number of passes, by line
+        self._passes: dict[str | None, int] = {}  # number of backward passes, by line
         self._pending: list[tuple[int, str | None, Any]] = []
         self._is_not_finite = False
         self._tensor = torch.Tensor
@@ -163,7 +168,7 @@ class Graphs(Watcher):
             where = getattr(self._facts.here, "where", None)
             self._facts.span(self._backward, start_ns, now(), self._facts.arguments(where), 0)
 
-    # the parameters that a backward pass reaches
+    # Parameters that a backward pass reaches
 
     def _walk(self, tensors: Any, where: str | None, optimizers: OptimizerFacts, n: int) -> None:
         roots = self._roots(tensors)
@@ -207,7 +212,8 @@ class Graphs(Watcher):
         if node is None:
             return
         operands = [operand for operand, _ in node.next_functions if operand is not None]
-        if len(operands) != 1 or not hasattr(node, "_input_metadata"):  # torch before 2.3
+        # torch before 2.3 has no ``_input_metadata``
+        if len(operands) != 1 or not hasattr(node, "_input_metadata"):
             return
         self._facts.tally("loss_call", A_DIFFERENCE)
         shape = tuple(node._input_metadata[0].shape)
@@ -332,7 +338,7 @@ class Graphs(Watcher):
         later = set(order[first:])
         return sum(id(parameter) in later for parameter in parameters)
 
-    # losses that are not finite
+    # Losses that are not finite
 
     def _check_loss(self, tensors: Any, where: str | None, optimizers: OptimizerFacts) -> None:
         if type(tensors) is not self._tensor or self._is_not_finite or tensors.numel() != 1:
@@ -460,7 +466,7 @@ class UnitFacts:
                 raw = node._raw_saved_result
                 if parameter is None or not hasattr(raw, "unpack_hook"):
                     continue
-                if raw.unpack_hook is not None:  # reading it would recompute it
+                if raw.unpack_hook is not None:  # reading the output would recompute it
                     continue
                 result = node._saved_result
                 if is_plain(self._torch, result) and result.ndim > 1:
@@ -474,7 +480,7 @@ class UnitFacts:
         # dimension of the units: the last of sequences (3 dimensions), otherwise the channels
         axes = [2 if result.ndim == 3 else 1 for _, result in results]
         sizes = [result.shape[axis] for (_, result), axis in zip(results, axes, strict=True)]
-        # this graph is not like the previous one
+        # start anew: the first graph of this line, or one with other layers than the graph before
         if layers is None or [len(layer.alive) for layer in layers] != sizes:
             layers = self._layers[where] = self._new_layers(results, sizes)
             self._passes[where] = 0
@@ -567,7 +573,8 @@ _SAME = (
     "ClampMax",
 )
 _MOST_BETWEEN = 8
-# first calls that are all inspected; only each n-th is later; most facts of one line
+# The first ``_EACH_LOSS`` calls of a loss function are inspected, then only each
+# ``_SELDOM_LOSS``-th; at most ``_MOST_WRITTEN`` facts are written for one line.
 _EACH_LOSS, _SELDOM_LOSS, _MOST_WRITTEN = 256, 257, 3
 
 

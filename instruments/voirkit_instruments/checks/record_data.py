@@ -42,14 +42,14 @@ from voirkit_instruments.values import is_readable, quiet
 
 now = time.perf_counter_ns
 
-_MOST = 4_000_000  # indices of an epoch that are kept, at 8 bytes each
+_MOST = 4_000_000  # most indices of an epoch that are kept, at 8 bytes each
 _MOST_PASSES = 5000
-# first batches of a loader that are all inspected for padding; largest distance between two
-# inspections later
+# The first ``_FIRST_BATCHES`` batches of a loader are all inspected for padding; later, at most
+# ``_RARELY`` batches lie between two inspections.
 _FIRST_BATCHES, _RARELY = 4, 1024
 _MOST_LABELS, _MOST_CLASSES = 1_000_000, 4096
-# first batches of an epoch, or of a worker, of which a digest is kept, to find out if another rank
-# or worker reads the same
+# number of first batches of an epoch, or of a worker, of which a digest is kept, to find out if
+# another rank or worker reads the same
 _CONTENTS = 2
 
 
@@ -61,21 +61,23 @@ class Epoch:
         self.where = where
         self.args = args
         self.start_ns = now()
-        # None if they are not whole numbers, or too many
+        # the indices requested so far; None if they are not whole numbers, if there are too many,
+        # or for an iterable dataset
         self.indices: array[int] | None = array("q") if args["map"] else None
         self.ends: list[int] = []  # number of indices after each batch
-        self.exhausted = False  # the sampler has no more indices
+        self.exhausted = False  # True if the sampler has no more indices
         self.batches = 0
         # number of samples of each label; None if no labels are known
         self.classes: dict[Any, int] | None = {} if args["map"] else None
-        self.runs = 0  # how often a label differed from the one before
+        self.runs = 0  # number of runs (unbroken sequences) of equal labels
         self.last_label: Any = None
         self.contents: list[int | None] = []  # digests of the first batches
         self.written_down = False
-        self.made_by: weakref.ref[Any] | None = None  # the loader
+        self.made_by: weakref.ref[Any] | None = None  # a weak reference to the loader
         self.n_indices = -1  # number of indices of the loader's sampler; -1 if unknown
-        self.complete_ns = 0  # time of the last batch, if the number of batches is known
-        # batches after which an optimizer stepped before any other batch was drawn
+        # time of the last batch; 0 before, or if the number of batches is unknown
+        self.complete_ns = 0
+        # number of batches after which an optimizer stepped before any other batch was drawn
         self.trained = 0
 
 
@@ -89,15 +91,16 @@ class Epochs(Watcher):
         self._ordinals = Ordinals()
         self._numbers = count()
         self._of_several = rank_and_world_size()[1] > 1
-        self._made = IdentityMap()  # by loader: the line where it was made, and its shuffle
-        self._lengths = IdentityMap()  # by loader: the length that the program was given
+        # by loader: the line where the loader was made, and its argument ``shuffle``
+        self._made = IdentityMap()
+        self._lengths = IdentityMap()  # by loader: the last result of ``len(loader)``
         self._passes = IdentityMap()  # by iterator: its epoch
         # Epochs of which all batches were drawn. They are written when the iterator has no more
         # batches. They are also written when a batch of another iterator, or a new iterator, is
-        # requested: then the program has left this one.
+        # requested, which shows that the program has left the loop over the epoch.
         self._complete: list[Epoch] = []
         self._latest: Epoch | None = None  # epoch of the batch that was drawn last
-        self._steps_before = 0  # number of optimizer steps before that batch was drawn
+        self._steps_before = 0  # number of optimizer steps before the last batch was drawn
         self._batches: dict[int, int] = {}  # number of drawn batches, by loader
         # of the batch drawn last: epoch, padding, and number of backward passes before the batch
         self._padding: tuple[Epoch, RowPadding, int] | None = None
@@ -267,7 +270,7 @@ class Epochs(Watcher):
     def _count_labels(self, epoch: Epoch, batch: Any) -> None:
         batch_labels, classes = labels(self._torch, batch), epoch.classes
         if batch_labels is None or classes is None or len(classes) > _MOST_CLASSES:
-            epoch.classes = None  # labels of a part of the samples prove nothing
+            epoch.classes = None  # count no labels: those of a part of the samples prove nothing
             return
         if epoch.batches * len(batch_labels) > _MOST_LABELS:
             epoch.classes = None
@@ -282,7 +285,8 @@ class Epochs(Watcher):
             return
         epoch.written_down = True
         args = {**epoch.args, "batches": epoch.batches, "exhausted": epoch.exhausted}
-        # a loop that trains on one loader's batches may draw a validation's batches one by one
+        # Record how many batches were trained on, because the epoch may not be a training epoch: a
+        # loop that trains on one loader's batches may draw validation batches one by one.
         if by_count:
             args["trained"] = epoch.trained
         if epoch.indices is not None:
@@ -311,13 +315,13 @@ def _add(epoch: Epoch, value: Any) -> None:
     more = value if type(value) in (list, tuple) else [value]
     if set(map(type, more)) - {int}:
         more = [whole(index) for index in more]
-        if -1 in more:  # a name, a pair ...
+        if -1 in more:  # an index is not a whole number, but a name, a pair ...
             epoch.indices = epoch.classes = None
             return
     n = len(indices)
     in_order = range(n, n + len(more))
     if epoch.classes is not None and list(more) != list(in_order):
-        epoch.classes = None  # labels are only of use in the order of the dataset
+        epoch.classes = None  # count no labels: they are only useful in the order of the dataset
     indices.extend(more)
     epoch.ends.append(len(indices))
     if len(indices) > _MOST:
@@ -359,7 +363,7 @@ def _count_distinct(indices: array[int], size: int) -> tuple[int, int, int, int]
         if len(distinct) < size:
             missing = [index for index in range(size) if index not in distinct]
         digest = crc32(array("q", present).tobytes())
-    else:  # this takes 0.1 s for a million indices
+    else:  # with numpy, which takes 0.1 s for a million indices
         present = numpy.unique(numpy.frombuffer(indices, dtype=numpy.int64))
         if len(present) < size:
             missing = numpy.setdiff1d(numpy.arange(size), present, assume_unique=True)
@@ -381,7 +385,7 @@ def _whole(value: Any) -> int:
     return value if type(value) is int else -1
 
 
-_FETCHES = 16  # batches of a fetcher during which generators are compared
+_FETCHES = 16  # number of first batches of a fetcher after each of which generators are compared
 _MOST_EPOCHS = 200
 # limits of the search in a dataset for generators
 _MOST_OBJECTS, _MOST_PARTS, _DEEPEST = 200, 50, 3
@@ -391,16 +395,19 @@ class Fetching:
     """The state of one fetcher, which prepares the batches of one epoch in one worker."""
 
     def __init__(self, place: dict[str, int], before: dict[str, int]) -> None:
-        # its iterator, the turn (use) of the iterator, the worker; -1: no worker
+        # ``iterator``: its number; ``turn``: how many epochs the iterator had before; ``worker``:
+        # the worker's number, -1 without workers
         self.place = place
-        self.before = before  # by generator: the state at the start, until a fact is written
-        self.n = 0  # number of batches that it has prepared
+        # by generator: its state at the start; removed once the state has changed
+        self.before = before
+        self.n = 0  # number of batches that the fetcher has prepared
 
 
 class Drawing(Watcher):
     """Code that runs around fetchers, and records random draws."""
 
-    making = -1  # number of the iterator made last; in a worker, of the worker's iterator
+    # number of the iterator that was made last; in a worker, of the iterator that the worker is for
+    making = -1
 
     def __init__(self, facts: Facts, torch: ModuleType) -> None:
         super().__init__(facts, torch)
@@ -516,7 +523,7 @@ def _parts(thing: Any) -> list[tuple[str, Any]]:
     return [(f".{name}", value) for name, value in attributes]
 
 
-_MOST_SIZES = 48  # parameters of which the size is recorded
+_MOST_SIZES = 48  # most parameters of which the size is recorded
 
 
 class Ranks(Watcher):
@@ -569,10 +576,10 @@ class Ranks(Watcher):
             )
 
 
-# reading datasets and batches
+# Reading of datasets and batches
 
 _MOST_INDICES = 10_000
-_MOST_ELEMENTS = 1 << 16  # of a larger tensor only a part is digested
+_MOST_ELEMENTS = 1 << 16  # of a tensor with more elements, only a part is digested
 _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 
@@ -633,7 +640,7 @@ def is_ascending(data: ModuleType, dataset: Any) -> bool:
                 first = first.tolist()
             if any(after < before for before, after in pairwise(first)):
                 return False
-    except Exception:  # indices may be anything, and be compared by code of the program
+    except Exception:  # indices may be any objects, and code of the program may compare them
         return False
     return True
 
@@ -724,7 +731,7 @@ def _digest_of_tensor(torch: ModuleType, tensor: Any, digest: int) -> int:
         raise TypeError
     while tensor.numel() > _MOST_ELEMENTS:
         tensor = tensor[: _MOST_ELEMENTS // 4] if tensor.ndim == 1 else tensor[0]
-    # a copy, because a tensor whose memory numpy has seen cannot be resized any more
+    # digest a copy, because a tensor whose memory numpy has seen cannot be resized any more
     copy = tensor.detach().clone().contiguous()
     data = copy.view(-1).view(torch.uint8).numpy() if copy.numel() else b""
     return crc32(data, digest)

@@ -38,12 +38,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# of a parameter: full name, its model's class, True if the model is in train mode, its number
+# of a parameter: full name; then of its model: class, True if in train mode, number
 Named = tuple[str, str, bool, int]
 
 KIND = CATEGORY = "check"
-# Levels: what a thread is running. Model calls inside another one are seen only in the first few
-# steps (COLLECTING), later not (FORWARD).
+# Values of ``inside``: what a thread is running. A patched function is only recorded if ``inside``
+# is at most the limit of its patch (``Around.most``). So module calls inside a model call are seen
+# in the first few steps (``inside`` is COLLECTING), but not later (FORWARD).
 IDLE, STEP, COLLECTING, FORWARD, BACKWARD, SUPPRESSED = 0, 1, 2, 3, 4, 9
 
 _MOST_KNOWN = 4096
@@ -55,7 +56,7 @@ class Facts:
     """Writes facts into the trace.
 
     Attributes:
-        here: The state of each thread; its ``inside`` is one of the levels above.
+        here: The state of each thread; its ``inside`` is one of the values above.
         span: The recorder's ``span``, for facts with a duration; the first argument is
             ``name(...)``.
         after_look: Functions to call when an optimizer was examined, with the optimizer's number,
@@ -70,8 +71,8 @@ class Facts:
         at_fork("instruments", in_child=self.forked)
         self.recorder = recorder
         self.span = recorder.span
-        # a subclass of its own: class attributes apply to all threads, and must only affect this
-        # one
+        # Each ``Facts`` makes a subclass: ``inside`` is set on the class to change it in all
+        # threads, which must not affect another ``Facts``.
         self.here = type("ThreadState", (ThreadState,), {})()
         self.after_look: list[Callable[[int, int, str | None, list[Any]], None]] = []
         self.cost = ProbeCost(recorder)  # time spent on inspections
@@ -159,7 +160,7 @@ def never_raises(
         def guarded(self: Any, *arguments: Any) -> Any:
             try:
                 return method(self, *arguments)
-            except Exception as exc:  # of the program's own classes, or of an unknown torch
+            except Exception as exc:  # raised by the program's classes, or by an unknown torch
                 self._facts.failed(action, exc)
                 return returns
 
@@ -176,7 +177,7 @@ class Watcher:
         self._facts, self._torch = facts, torch
 
     def __deepcopy__(self, memo: object) -> Watcher:
-        # torch.compile copies the constants of code, which include methods of this object
+        # no copy: torch.compile copies the constants of code, which include methods of this object
         return self
 
     def enter(self, *_: Any) -> int:
@@ -187,7 +188,7 @@ class Watcher:
         """Do nothing after the call."""
 
 
-# reading tensors: many at once, so that a device is waited for only once
+# Reading of tensors, many at once, so that a device is waited for only once
 
 INF = float("inf")
 UNKNOWN = -1.0  # norm of a tensor that cannot be read
@@ -213,7 +214,7 @@ def is_plain(torch: ModuleType, tensor: Any) -> bool:
         return False
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return False
-    # torch has no norm of float8
+    # not float8, which has no norm in torch
     return bool(tensor.element_size() > 1 and tensor.numel() > 0)
 
 
@@ -252,13 +253,13 @@ def _is_worker() -> bool:
     return data is not None and data.get_worker_info() is not None
 
 
-# models and, rarely, their layers and the names of their parameters
+# Models and, rarely, their layers and the names of their parameters
 
 _RECENT = 64
-# first switches between training and evaluation at which the modes of a model's layers are all
-# inspected; later only some switches are
+# At the first ``_SWITCHES`` switches of a model between training and evaluation, the modes of its
+# layers are inspected; later only at some switches (see ``_is_switched``).
 _SWITCHES = 64
-# attribute of the inner module: of torch.compile, of DistributedDataParallel
+# attribute with the wrapped module: of torch.compile's wrapper, of DistributedDataParallel
 _WRAPPERS = ("_orig_mod", "module")
 
 
@@ -270,7 +271,7 @@ class ModelFacts(Watcher):
         self._ordinals = Ordinals()
         self._call = facts.name("call")
         self._written: dict[tuple[int, bool, bool], str] = {}
-        # by model: true if gradients were on at its last call, and how often that changed
+        # by model: True if gradients were on at its last call, and how often that changed
         self._switches: dict[int, tuple[bool, int]] = {}
         self._arguments: dict[tuple[Any, ...], int] = {}
         self._trained: set[tuple[int, int]] = set()
@@ -278,7 +279,7 @@ class ModelFacts(Watcher):
         self._is_loss = torch.nn.modules.loss._Loss
         self._grad = torch.is_grad_enabled
         self._graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self.collecting = True  # true while ``called`` is filled
+        self.collecting = True  # True while ``called`` is filled
         # weak references to the modules that were called with gradients on, in the order of their
         # first call, by id
         self.called: dict[int, weakref.ref[Any]] = {}
@@ -303,7 +304,7 @@ class ModelFacts(Watcher):
         self._facts.here.inside = was
         if not start_ns:
             return
-        # a call during a backward pass is a checkpoint's recomputation
+        # not during a backward pass, where a call is the recomputation of a checkpoint
         if not isinstance(module, self._is_loss) and self._graph_task() == -1:
             self._outermost(start_ns, module)
 
@@ -318,12 +319,12 @@ class ModelFacts(Watcher):
         key = (number, training, grad)
         is_switched = self._is_switched(number, grad)
         if key not in self._written:
-            if not is_quiet(self._torch):  # it is being traced or exported
+            if not is_quiet(self._torch):  # the model is being traced or exported
                 return
             self._inspect(number, module, training, grad)
             if number in self._boring:
                 return
-        elif is_switched and is_quiet(self._torch):  # parts may have been put into another mode
+        elif is_switched and is_quiet(self._torch):  # layers may have been put into another mode
             self._inspect(number, module, training, grad)
         if number not in self.recent:
             self._remember(number, module)

@@ -39,16 +39,17 @@ if TYPE_CHECKING:
 
 now = time.perf_counter_ns
 
-# first steps that are all examined; most steps between two inspections later
+# The first ``_FIRST`` steps are all examined; later, at most ``_RARELY`` steps lie between two
+# inspections.
 _FIRST, _RARELY = 4, 1024
-# limits for programs with one optimizer per parameter: only the first are examined
+# limits for programs with one optimizer per parameter: only the first optimizers are examined
 _MOST_OPTIMIZERS, _MOST_PARAMETERS = 64, 20_000
 _PROBES = 3
 # learning rates up to this share of the highest one count as close to zero: schedules that decay in
 # steps reach 1e-4 on purpose
 _TINY = 1e-5
-# additional inspections of an optimizer whose gradients are not yet cleared when the backward pass
-# of another optimizer begins
+# most additional inspections of an optimizer whose gradients are not yet cleared when the backward
+# pass of another optimizer begins
 _DOUBTS = 2
 SKIPPED, STEPPED, UNKNOWN = 0, 1, 2  # outcome of a scaler's step
 RATES_ABOVE, RATES_ZERO, RATES_UNREAD = 0, 1, 2  # state of the learning rates at a step
@@ -60,26 +61,29 @@ class OptimizerState:
     def __init__(self, reference: weakref.ref[Any], number: int) -> None:
         self.reference = reference
         self.number = number
-        self.n = 0  # number of steps that it has done
-        self.next_look = 1  # the step after which it is examined
+        self.n = 0  # number of steps that the optimizer has done
+        self.next_look = 1  # number of the step after which the optimizer is examined next
         # the parameters that had no gradient at any inspection; None before the first one
         self.without: dict[int, UntrackedParameter] | None = None
         # Parameters with the addresses and largest values of their gradients at the last
-        # inspection, to find out if these are cleared. None: nothing to find out.
+        # inspection, to find out if the program clears these gradients. None: no gradients are
+        # watched.
         self.probes: list[tuple[weakref.ref[Any], int, float]] | None = None
-        # line of a backward pass that has begun since, with these gradients in place
+        # line of the first backward pass that began after the last inspection while the gradients
+        # of ``probes`` were still in place; None: no such pass
         self.stale: str | None = None
         # the parameter whose gradient's address and version are read at each step; None: not read
         self.first: weakref.ref[Any] | None = None
-        # address and version after the last step; None: no gradient, or a backward pass since
+        # address and version of the gradient of ``first`` after the last step; None: it has no
+        # gradient, or a backward pass has begun since
         self.last_gradient: tuple[int, int] | None = None
-        # how often both were unchanged when a backward pass began; each time, an inspection is
-        # planned
+        # how often a backward pass began while address and version were unchanged; each time, an
+        # inspection is planned
         self.doubts = 0
         self.doubted: str | None = None  # line of the last such backward pass
-        self.doubted_ns = 0  # end of the step after that backward pass; 0 before
-        self.scaled = False  # a gradient scaler decides if its steps are done
-        self.peak = 0.0  # highest learning rate so far of its first group
+        self.doubted_ns = 0  # end of the step after that backward pass; 0 before this step
+        self.scaled = False  # True if a gradient scaler decides whether steps are done
+        self.peak = 0.0  # highest learning rate so far of the first parameter group
         self.tiny = False  # True if the current rate is close to zero compared with ``peak``
 
 
@@ -122,7 +126,7 @@ class OptimizerFacts(Watcher):
         self._models = models
         self._graphs = graphs
         self._embeddings = EmbeddingFacts(facts, torch, models)
-        self._states = IdentityMap()  # by optimizer
+        self._states = IdentityMap()  # by optimizer: its ``OptimizerState``
         self._count = 0
         self._step = facts.name("step")
         self._zero_grad = facts.name("zero_grad")
@@ -145,12 +149,12 @@ class OptimizerFacts(Watcher):
         optimizers = [optimizer for optimizer, _ in self._states.items()]
         return {id(parameter) for optimizer in optimizers for parameter in _parameters(optimizer)}
 
-    # when an optimizer is made
+    # Creation of an optimizer
 
     def enter_made(self, _optimizer: Any) -> int:
         return now()
 
-    # each step
+    # Steps of optimizers, schedulers and scalers, and ``zero_grad``
 
     def enter_step(self, _arguments: Any) -> int:
         """Handle the start of an optimizer step; the step of a base class inside it does not
@@ -168,7 +172,7 @@ class OptimizerFacts(Watcher):
         facts.here.inside = was
         if not start_ns:
             return
-        # the tuple of all arguments, if the step function is decorated
+        # if the step function is decorated, ``arguments`` is the tuple of all its arguments
         optimizer = arguments[0] if type(arguments) is tuple else arguments
         state = self._state(optimizer)
         state.n += 1
@@ -259,7 +263,7 @@ class OptimizerFacts(Watcher):
                 stepped = UNKNOWN
             self._facts.mark("scaler", self._facts.where(), stepped, optimizer=state.number)
 
-    # are gradients cleared between two steps?
+    # Clearing of gradients between two steps
 
     def before_backward(self, where: str | None) -> None:
         """Check, when a backward pass begins, if the gradients that the last steps used are still
@@ -284,8 +288,8 @@ class OptimizerFacts(Watcher):
         if not is_quiet(self._torch):
             return
         values = zip(largest(self._torch, grads), values_before, strict=True)
-        # Values that differ before the first backward pass count as cleared: the program lets
-        # gradients decay by hand.
+        # Gradients whose values have changed before the first backward pass count as cleared: the
+        # program lets gradients decay by hand.
         is_stale = state.stale is not None
         if any(value != 0 and (value == was or is_stale) for value, was in values):
             state.stale = state.stale or where or ""
@@ -349,7 +353,7 @@ class OptimizerFacts(Watcher):
             live = [other for other in self._compared if other.reference() is not None]
             self._compared = [*live, state]
 
-    # inspections
+    # Inspections of an optimizer
 
     def loss_not_finite(self) -> None:
         """Handle a loss that is nan or infinite, when its backward pass begins: check if parameters
@@ -360,7 +364,8 @@ class OptimizerFacts(Watcher):
             self._mark_parameters(parameters, state, self._facts.where(), before=True)
 
     def _examine(self, state: OptimizerState, optimizer: Any, where: str | None) -> None:
-        # Regardless of the reason for this inspection: all ranks must examine the same steps.
+        # The next inspection does not depend on the reason for this one: all ranks must examine the
+        # same steps.
         state.next_look = _next_look(state.n)
         torch, facts = self._torch, self._facts
         if not is_quiet(torch):
@@ -473,7 +478,8 @@ class OptimizerFacts(Watcher):
         before: bool = False,
     ) -> None:
         """Record which of the trained parameters are not finite."""
-        never = state.without or {}  # parameters without gradients may hold anything
+        # parameters that never have gradients are left out: they may hold any values
+        never = state.without or {}
         trained = [
             parameter
             for parameter in parameters[:_MOST_PARAMETERS]
@@ -510,7 +516,7 @@ class OptimizerFacts(Watcher):
                 if any(state.n > 1 for _, state in self._states.items()):
                     self._graphs.mark_unheld(self.parameter_ids(), None)
         except Exception:
-            pass  # a device that the program has broken
+            pass  # the program may have broken the device, and its tensors cannot be read
 
 
 def _live_parameters(state: OptimizerState) -> list[tuple[UntrackedParameter, Any]]:
@@ -566,7 +572,7 @@ def _grad_in_place(probe: tuple[weakref.ref[Any], int, float]) -> Any:
     grad = parameter.grad if parameter is not None else None
     try:
         return grad if grad is not None and grad.data_ptr() == probe[1] else None
-    except RuntimeError:  # it is sparse now
+    except RuntimeError:  # the gradient has become sparse, and has no address
         return None
 
 
@@ -577,7 +583,7 @@ def _gradient_version(first: weakref.ref[Any] | None) -> tuple[int, int] | None:
     grad = None if parameter is None else parameter.grad
     try:
         return None if grad is None else (grad.data_ptr(), grad._version)
-    except RuntimeError:  # it is sparse now
+    except RuntimeError:  # the gradient has become sparse, and has no address
         return None
 
 

@@ -21,8 +21,8 @@ _MOST_ELEMENTS, _MOST_ROWS, _ROWS_OF_IDS = 1 << 17, 64, 8
 # least number of distinct ids, beside padding, in a tensor of token ids; a mask or a one-hot row
 # has fewer
 _FEWEST_IDS = 8
-# share of the other elements that may equal the padding id: an end-of-sequence id is also used as
-# padding
+# largest share of the elements outside the padding that may equal the padding id: an
+# end-of-sequence id, which occurs there, is also used as padding
 _INSIDE = 0.05
 _DEEPEST, _MOST_FIELDS = 3, 64
 
@@ -120,7 +120,8 @@ def _padding_of_rows(torch: ModuleType, tensor: Any) -> RowPadding | None:
     if len(ids) - 1 < _FEWEST_IDS:
         return None
     shortest, longest = columns - int(lengths.max()), columns - int(lengths.min())
-    # a row that repeats one id throughout holds no tokens
+    # no padding if the id is too frequent among the tokens, or fills a whole row: a row that
+    # repeats one id throughout holds no tokens
     if inside > _INSIDE * (tokens - padding) or not shortest:
         return RowPadding(tokens, 0, columns, columns, columns, -1, side)
     return RowPadding(tokens, padding, columns, longest, shortest, token, side)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 EVERY_S = 1.0
-MOST = 1 << 10  # records that are read at a time: about 150 steps
+MOST = 1 << 10  # most records that are read at a time: about 150 steps
 
 
 class OwnSteps:
@@ -42,8 +42,8 @@ class OwnSteps:
         self._workers: Any = None
         self._picture: Picture | None = None
         self._next_s = 0.0
-        # The thread that imports torch also loads the reader of the trace: an import in another
-        # thread could coincide with a fork.
+        # The reader of the trace is loaded in the thread that imports torch, because an import in
+        # another thread could coincide with a fork.
         when_imported(RECORDER, self._load)
 
     def _load(self, _: object) -> None:
@@ -105,19 +105,21 @@ def dash(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
 
     board, steps = Board(), OwnSteps(ov)
     ov.given.subscribe(board.update)
-    # Last of all instruments in this phase, so that their warnings appear on a terminal without the
-    # view.
+    # The view starts last of all instruments in this phase, so that the warnings of the others
+    # appear on a terminal without the view.
     yield ov.phases.load_script(priority=-1000)
     view = view_for(board, ov.script or "voirkit", ov.warn, steps.picture)
     view.start()
     try:
-        # First of all instruments at the end of the script: their messages come after the view.
+        # At the end of the script the view ends first of all instruments, so that the messages of
+        # the others come after the view.
         yield ov.phases.run_script(priority=1000, throw=False)
         if ov.phases.run_script.exception is None:
             flush()
     finally:
         view.stop()
-    # Last of all: values that are given while the streams end are among the values that stay.
+    # The last values are printed after all other instruments have ended, so that they include the
+    # values that are given while the streams end.
     yield ov.phases.finalize(priority=-1000, throw=False)
     view.finish()
 
@@ -129,7 +131,7 @@ def flush() -> None:
         try:
             stream.flush()
         except (AttributeError, OSError, ValueError):
-            # the stream is missing, gone or closed: Python reports it at its end, as always
+            # the stream is missing, gone or closed: Python reports this when it exits, as always
             continue
 
 
@@ -140,9 +142,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWi
 PLAIN = frozenset({float, int, bool, str, type(None)})
 CONTEXT = frozenset({"task", "units"})
 PROGRESS = frozenset({"progress", "total", "descr"})
-# their figures are already drawn from the trace
+# keys of monitors, which are left out because their values are already drawn from the trace
 MONITORED = frozenset({"cpudata", "iodata", "netdata", "gpudata"})
-# Content of the pinned memory of a number until the device has written it; no loss is this number.
+# Content of pinned memory until the device has written a number into it; no loss has this value.
 UNREAD = -2.718281828459045e301
 
 
@@ -195,14 +197,15 @@ class DeviceNumber:
         with torch.inference_mode(False), torch.no_grad():
             if kind in ("cuda", "xpu"):
                 if kind == "cuda" and torch.cuda.is_current_stream_capturing():
-                    self.fresh = True  # the copy would become part of the program's graph
+                    # copy later: now the copy would become part of the program's CUDA graph
+                    self.fresh = True
                     return
                 if self.host is None:
                     self.host = torch.full(
                         (), UNREAD, dtype=torch.float64, device="cpu", pin_memory=True
                     )
                 self.host.copy_(self.latest.reshape(()), non_blocking=True)
-            # no asynchronous copy exists: the caller must copy at most once per redraw
+            # other devices have no asynchronous copy: the caller must copy at most once per redraw
             else:
                 self.host = torch.tensor(float(self.latest), dtype=torch.float64, device="cpu")
 
@@ -234,7 +237,7 @@ class Board:
         self._rows: dict[str, dict[str, Cell]] = {}
         self._bars: dict[tuple[str, str], tuple[float, float]] = {}
         self._device: list[DeviceNumber] = []
-        self._frame = 0  # how often the table was read
+        self._frame = 0  # how often ``rows`` was called
         self._copied_for = -1
         self._tensor: Any = None  # torch.Tensor, once a tensor was given
 
@@ -260,7 +263,7 @@ class Board:
             elif kind is self._tensor and value.numel() == 1:  # type: ignore[attr-defined]  # it is a torch.Tensor
                 self._keep_number(cell, value)
             elif cell.described_for != self._frame:
-                # once per redraw: a description rarely changes
+                # describe at most once per redraw, because a description rarely changes
                 cell.described_for = self._frame
                 self._describe(cell, value)
         if "units" in event:
@@ -273,7 +276,7 @@ class Board:
         Also requests new copies of the numbers on an accelerator."""
         self._frame += 1
         rows: list[Row] = []
-        # copied in one go: the thread that gives values may add a task at any moment
+        # iterate over a copy, because the thread that gives values may add a task at any moment
         tasks = list(self._rows.items())
         for task, cells in sorted(tasks, key=lambda item: item[0] != ""):
             of_task = []
@@ -299,7 +302,8 @@ class Board:
         late = [number for number in self._device if number.fresh]
         for number in late:
             number.number()
-            # new memory: an older copy that is still under way must not be taken for this one
+            # copy into new memory: an older copy that is still under way must not be taken for the
+            # new one
             number.host = None
         self._copy()
         deadline = time.monotonic() + limit_s
@@ -329,7 +333,7 @@ class Board:
     def _describe(self, cell: Cell, value: object) -> None:
         """Store the text that is shown for a value whose type is not in ``PLAIN``."""
         try:
-            # has no such attribute while torch is being imported
+            # torch has no attribute ``Tensor`` yet while it is being imported
             tensor = getattr(sys.modules.get("torch"), "Tensor", ())
             if isinstance(value, tensor):
                 # A subclass (DTensor, FakeTensor) may communicate or refuse when it is read: only
@@ -348,7 +352,7 @@ class Board:
                 cell.described_for = -1
                 return None
         except Exception:
-            # a value that cannot be inspected: it is the program's, so the error must not be raised
+            # a value of the program that cannot be inspected: the error must not reach the program
             cell.value = Described(type(value).__name__)
             return None
         size = f" of {len(value)}" if type(value) in (list, tuple, dict, set) else ""  # type: ignore[arg-type]  # these have a length
@@ -407,7 +411,7 @@ def text_of(value: object) -> tuple[str, bool]:
             return type(value).__name__, False
         try:
             value = value.item()  # type: ignore[attr-defined]  # a one-element CPU tensor
-        except Exception:  # e.g. a meta tensor, or one of a vmap that is over
+        except Exception:  # e.g. a meta tensor, or a tensor of a vmap that has ended
             return type(value).__name__, False
         return text_of(value) if type(value) in PLAIN else (str(value), True)
     if not isinstance(value, float):

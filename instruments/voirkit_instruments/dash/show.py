@@ -89,8 +89,8 @@ def frame(
     lines += bar_lines(bars[first_bar:], left_s[first_bar:], columns, terminal)
     room = height - len(lines)
     if len(rows) > room > 0:
-        # Rows that do not fit are left out: first types, since they hardly change, then the numbers
-        # that appeared last.
+        # Rows that do not fit are left out: first texts such as types, since they hardly change,
+        # then the numbers that appeared last.
         numbers_first = sorted(range(len(rows)), key=lambda i: not rows[i].is_number)
         indices = sorted(numbers_first[: room - 1])
         lines += row_lines([rows[i] for i in indices], columns, terminal)
@@ -166,9 +166,10 @@ def plain_line(elapsed_s: float, bars: Sequence[Bar], rows: Sequence[Row], steps
     return printable(f"[{elapsed_s:.1f}s] " + " | ".join(parts), limit=500)
 
 
-# share of a core that the drawing thread may use: after a slow drawing it waits longer
+# share of a core that the drawing thread may use: after a slow drawing the thread waits longer
 MOST_OF_A_CORE = 0.008
-LONGEST_S = 2.0  # longest such wait: the first drawing is slow because it imports modules
+# longest wait after a slow drawing: the first drawing is slow because it imports modules
+LONGEST_S = 2.0
 
 Steps = Callable[[], "Picture | None"]
 
@@ -204,7 +205,7 @@ class View:
             return
         self._over.set()
         if self._thread.ident is not None:
-            # the thread may hang in a terminal that was stopped with Ctrl-S
+            # not without a timeout: the thread may hang in a terminal that was stopped with Ctrl-S
             self._thread.join(timeout=1.0)
         self._close()
         atexit.unregister(self.stop)
@@ -235,7 +236,7 @@ class View:
         try:
             step()
         except Exception as error:
-            # any error: the run is worth more than its view
+            # any error of the drawing ends only the view, not the run
             self._complain(f"--dash: the view ended: {type(error).__name__}: {error}")
             return False
         return True
@@ -340,7 +341,7 @@ class TerminalView(View):
     def _leave(self) -> None:
         if self._left:
             return
-        # ordinary output: it may scroll
+        # the last frame becomes ordinary output, which may scroll
         self._rows.leave(self._frame((self._rows.size()[0], 1000)))
 
 

@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
     from voirkit.runner.overseer import Overseer
 
-GRACE_S = 0.5  # seconds to wait for a given value
+# When stopping is due, how long to wait for a given value, at which the program can be stopped;
+# then an exception is raised from another thread.
+GRACE_S = 0.5
 _OURS = ("voirkit", "voirkit_instruments", "giving", "reactivex", "ptera")
-# This module connects to the process that shares a file descriptor. If it is interrupted, that
-# process prints a traceback.
+# Module of multiprocessing that connects to the process that shares a file descriptor. If the
+# connection is interrupted, that process prints a traceback.
 _HANDSHAKE = "multiprocessing.resource_sharer"
 
 
@@ -85,8 +87,8 @@ class Stopper:
 
         main = threading.main_thread().ident or 0
         while not self._over.is_set() and not self._raised:
-            # The main thread does not leave this frame before the exception is set: that takes some
-            # microseconds, and a thread keeps the interpreter for 5 ms.
+            # The main thread is still at this frame when the exception is set: setting it takes
+            # some microseconds, and this thread keeps the interpreter (the GIL) for 5 ms.
             if interruptible(sys._current_frames().get(main)):
                 self._raised = True
                 pythonapi.PyThreadState_SetAsyncExc(c_ulong(main), py_object(StopProgram))
@@ -158,7 +160,7 @@ def early_stop(
 
     ov.given.subscribe(count)
     try:
-        # before the instruments that still give values when the script has ended
+        # ends before the instruments that still give values when the script has ended
         yield ov.phases.run_script(priority=1000)
     finally:
         stopper.end()
@@ -184,7 +186,8 @@ def stop_after_rates(ov: Overseer, n: int) -> Iterator[PhaseWithPriority]:
                 series = (key, event.get("task"))
                 n_rates[series] = n_rates.get(series, 0) + 1
                 if n_rates[series] == n:
-                    stopper.after(0)  # at the next event: all subscribers must see this one first
+                    # not ``now``: all subscribers must see this event before the program stops
+                    stopper.after(0)
 
     ov.given.subscribe(count)
     try:

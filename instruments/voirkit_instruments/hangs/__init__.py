@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from voirkit_instruments.hangs.record import Watcher
 
 FOLDER = "hangs"  # subfolder of a run directory
-# a file in that folder that exists while the run hangs, made by the first process that noticed: it
-# alone warns the user
+# Name of a file in that folder that exists while the run hangs. The first process that notices the
+# hang makes the file, and only this process warns the user.
 OPEN = "open"
 LEAST_S = 60.0
 
@@ -89,7 +89,7 @@ class Watch:
             report = getattr(self._ov, "say", warn)
             self._watcher = Watcher(self.least_s, warn, report, self._is_child)
             self._watcher.start()
-        except Exception as exc:  # within the program's import of torch: must not raise
+        except Exception as exc:  # this runs in the program's import of torch, and must not raise
             self._ov.warn(f"--hang: the run is not watched ({type(exc).__name__}: {exc}).")
 
     def _offer(self) -> dict[str, Any] | None:
@@ -145,7 +145,7 @@ def ending(exc: BaseException | None) -> dict[str, Any]:
     return {"how": "exception", "exit_code": 1, "error": error[:500]}
 
 
-# processes that multiprocessing starts
+# Processes that multiprocessing starts
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:

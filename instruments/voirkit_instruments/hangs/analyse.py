@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 Document = Mapping[str, Any]
 # tolerance for differences between host clocks and for the time between two checks of a rank
 _SLACK_NS = 5_000_000_000
-_RIGHT_AFTER_NS = 1_000_000_000  # a process that ends this soon after its hang went on only to end
+# a process that ends this soon after its hang has only gone on in order to end
+_RIGHT_AFTER_NS = 1_000_000_000
 _MOST_FRAMES = 40  # most frames of a stack
-_MOST_END_LINES = 8  # most lines on how ranks ended
+_MOST_END_LINES = 8  # most lines that say how ranks ended
 _BUSY = 0.2
 # messages of gloo and NCCL about a rank that is gone
 _PEER_IS_GONE = re.compile(
@@ -338,7 +339,7 @@ def rows_of(
         if state is not None:
             words = {**describe(state), "state": "hung" if state["hangs"] else "going on"}
         elif document["clocks"]["time_ns"] > until_ns or _is_followed(document, processes):
-            continue  # belongs to another start of the ranks
+            continue  # the process belongs to a later or an earlier start of the ranks
         else:
             words = _describe_without_state(document, until_ns)
         identity = {
@@ -405,7 +406,7 @@ def differences(
 
 def _differences_in_group(by_rank: Mapping[int, Mapping[str, Any]]) -> Iterator[str]:
     calls = {}
-    last_of_others = {}  # by rank, the last collective of ranks with none pending
+    last_of_others = {}  # by rank: the last collective of each rank that has no pending one
     for rank, group in sorted(by_rank.items()):
         if group["pending"]:
             pending = group["pending"][0]
@@ -425,7 +426,7 @@ def _differences_in_group(by_rank: Mapping[int, Mapping[str, Any]]) -> Iterator[
             yield f"{name} {seq} has not been called by {_joined(ranks)}."
 
 
-# (index of a process, what it has written about one hang)
+# (index of a process, what the process has written about one hang)
 _NumberedState = tuple[int, Mapping[str, Any]]
 
 
@@ -483,7 +484,7 @@ def _hang(
     over_ns = _over_ns(hung)
     until_ns = over_ns or max(map(_last_seen_ns, hung))
     lasted_s = None if over_ns is None else (over_ns - since_ns) / 1e9
-    # one state for each process: the state of its own hang if it hung
+    # one state of each process; if the process hung itself, the state of its own hang
     latest = dict(sorted(states, key=lambda pair: (pair[1]["hangs"], pair[0])))
     rows = rows_of(processes, latest, over_ns or max(time.time_ns(), noticed_ns))
     lasts_to_end = over_ns is None or _ended_right_after(processes, latest, over_ns)
@@ -681,7 +682,7 @@ def live_lines(path: str) -> list[str]:
     return end_lines([end for end in ends_of(processes) if end["how"] in ("died", "exception")])
 
 
-# the summary and reports
+# Summary and reports
 
 
 def summarise(

@@ -29,7 +29,7 @@ import re
 import sys
 import time
 
-# ``threading`` is not imported here: that is left to the program
+# ``_thread`` instead of ``threading``, whose import is left to the program
 from _thread import allocate_lock, get_ident, get_native_id, start_new_thread
 from collections import deque
 from itertools import pairwise
@@ -57,28 +57,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any
 
-STEPS = 20.0  # a hang is this many times the median step time
+STEPS = 20.0  # a process hangs after this many times the median step time without a step
 _LOOPS = {
     ("dataloader", "iter"): True,
     ("dataloader", "fetch"): True,
     ("compute", "step"): True,
     ("dataloader", "end"): False,
 }
-# after this many times the limit without a step a process counts as hung, whatever other signs of
-# life it gives
+# After this many times the limit (``Detector.limit_s``) without progress, a process counts as hung
+# whatever other signs of life it gives.
 SIGNS = 4.0
-# The same before the first step, after a loop, where a program may do anything, and while other
-# processes make progress. With the default limit this is ten minutes, after which NCCL gives up
-# too.
+# Used instead of ``SIGNS`` before the first step, after a loop over batches (where a program may do
+# anything), and while other processes make progress. With the default limit this is ten minutes,
+# after which NCCL gives up too.
 PATIENCE = 10.0
 _LOOKS_A_LIMIT = 12
 _SELDOM_S = 5.0  # longest time between two checks
-# the same until it is known where to write: so a rank that dies early has already written its file
+# longest time between two checks until the folder to write into is known: short, so that a rank
+# that dies early has already written its file
 _SOON_S = 0.5
-_MEDIAN_STEPS = 64  # number of steps that the median is taken over
+_MEDIAN_STEPS = 64  # number of newest steps of which the median is taken
 _NEWEST = 1024  # most records of a segment that are read at once
-_ENDS_S = 1.0  # how long a fork waits for the thread to end
-# kinds of records that are no progress; nor is garbage collection, which any thread may run
+_ENDS_S = 1.0  # longest time that a fork waits for the thread to end
+# kinds of records that do not count as progress; garbage collection, which any thread may run, does
+# not count either
 _NO_PROGRESS = ("counter", "mark", "meta")
 
 
@@ -93,7 +95,7 @@ class Detector:
         self._least_s = least_s
         self._steps_s: deque[float] = deque(maxlen=_MEDIAN_STEPS)
         self._started_s: float | None = None
-        self._first_s = 0.0  # from the first progress to the end of the first step
+        self._first_s = 0.0  # seconds from the first progress to the end of the first step
         self._seen_stacks: set[int] = set()
         # when an operation of the training last ended; None until the process is expected to make
         # progress
@@ -178,10 +180,10 @@ class Progress:
         self._folder = folder
         self._stems = stems
         self._kind = kind
-        self._next_record: dict[str, int] = {}  # by path
+        self._next_record: dict[str, int] = {}  # by path: index of the first record not read yet
         self._last_step_ns = 0
-        # True while batches are requested and steps taken, False after the loop; None before the
-        # first
+        # True in a loop over batches, while batches are requested and steps taken; False after the
+        # loop; None before the first loop
         self.is_in_loop: bool | None = None
 
     def read(self) -> tuple[bool, list[float]]:
@@ -238,7 +240,7 @@ class Progress:
             first = self._next_record.get(path, 0)
             end = _end(is_written, first)
             if end - first > _NEWEST:
-                self._last_step_ns = 0  # the records that are skipped may hold steps
+                self._last_step_ns = 0  # unknown: the records that are skipped may hold steps
                 first = end - _NEWEST
             self._next_record[path] = end
             data = os.pread(file, (end - first) * layout.RECORD_BYTES, _offset(first))
@@ -276,7 +278,7 @@ def _end(is_written: Callable[[int], bool], first: int) -> int:
     return empty_record
 
 
-# the thread
+# Thread that watches the process
 
 
 class Watcher:
@@ -312,14 +314,15 @@ class Watcher:
         self._hang: dict[str, Any] | None = None
         self._speaks = False
         self._is_over = False
-        # the hang of another process for which this process has already written its state
+        # identity of the last hang, of this or another process, for which this process has written
+        # its state
         self._answered: object = None
         self._wake = allocate_lock()
         self._tid = 0
         self._wake.acquire()
         at_fork("instruments", before=self.before_fork, in_parent=self.after_fork)
 
-    # start and stop
+    # Start and stop of the thread
 
     def start(self) -> None:
         """Start the thread; also after a fork."""
@@ -328,7 +331,7 @@ class Watcher:
         self._tid = -1
         try:
             start_new_thread(self._run, ())
-        except RuntimeError as exc:  # the process may start no more threads
+        except RuntimeError as exc:  # the process cannot start more threads
             self._tid = 0
             self._warn(f"--hang: the run is not watched ({exc}).")
 
@@ -343,7 +346,7 @@ class Watcher:
             self._is_over = True
             self._end_hang()
             try:
-                self._set_up()  # the program may have ended before the first check
+                self._set_up()  # needed if the program has ended before the first check
                 self._write_exit_codes()
             except OSError:
                 pass  # the folder is gone or the disk full: what was written before remains
@@ -369,7 +372,8 @@ class Watcher:
         codes = {}
         for child in list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())):
             process = child._popen
-            # only exit codes that multiprocessing already has are read: no ``waitpid`` here
+            # Only exit codes that multiprocessing already has are read. A ``waitpid`` here would
+            # take them from its later callers.
             if process is not None and process.returncode:
                 codes[str(child.pid)] = process.returncode
         settings = recorder.inherited()
@@ -400,7 +404,7 @@ class Watcher:
             import signal
 
             if hasattr(signal, "pthread_sigmask"):
-                # signals are for the program's threads
+                # this thread gets no signals: they are for the program's threads
                 signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             while not self._wake.acquire(timeout=self._pause_s()):
                 start_ns = time.thread_time_ns()
@@ -412,7 +416,7 @@ class Watcher:
         finally:
             self._tid = 0
 
-    # one check for a hang
+    # Checks for a hang
 
     def _pause_s(self) -> float:
         longest_s = _SELDOM_S if self._progress is not None else _SOON_S
@@ -479,7 +483,7 @@ class Watcher:
         os.makedirs(self._folder, exist_ok=True)
         hangs = self._document["hangs"] if self._document is not None else []
         if self._document is not None and os.path.exists(self._path):
-            os.unlink(self._path)  # written before the process knew its rank
+            os.unlink(self._path)  # the file that was written before the process knew its rank
         self._path = os.path.join(
             self._folder, f"{host.replace('/', '_')}-r{rank}-{self._pid}.json"
         )
@@ -520,7 +524,7 @@ class Watcher:
                     latest = max(latest, now - (time.time_ns() - entry.stat().st_mtime_ns) / 1e9)
         return latest
 
-    # a hang
+    # Handling of a hang
 
     def _begin_hang(self, now_s: float) -> None:
         if self._document is None:
@@ -530,9 +534,10 @@ class Watcher:
         self._answered = self._marker()
         self._write_state(now_s, hangs=True)
         if self._speaks:
-            # let the other ranks write their states
+            # wait, so that the other ranks can write their states before this one reads them
             if self._wake.acquire(timeout=2 * self._pause_s()):
-                self._wake.release()  # the program ends: leave the wake-up for ``_run``
+                # the thread must end: release the lock again, for ``_run`` to notice
+                self._wake.release()
             from voirkit_instruments.hangs import analyse
 
             run = os.path.dirname(self._folder)
@@ -587,14 +592,14 @@ class Watcher:
             "workers": describe_workers(shares),
             "collectives": None,
         }
-        del stacks  # the frames hold objects that the program may wait to see freed
+        del stacks  # the frames keep objects alive, and the program may wait until they are freed
         self._document["hangs"].append(state)
         if hangs:
             self._hang = state
         self._write()
         try:
             state["collectives"] = collectives()
-        except Exception as exc:  # an unknown version of torch
+        except Exception as exc:  # internals of an unknown version of torch may be different
             state["collectives_error"] = f"{type(exc).__name__}: {text_of(str(exc))}"
         self._write()
 

@@ -23,7 +23,7 @@ _MOST_FRAMES = 64
 _MOST_WORKERS = 64
 _MOST_PENDING = 8
 
-# the kernel's view of threads and processes; Linux only
+# The kernel's view of threads and processes; Linux only
 
 # The numbers of system calls, by machine and name.
 _NUMBERS = {
@@ -158,7 +158,7 @@ class Activity:
         return is_busy
 
 
-# the view of Python and torch
+# The view of Python and torch
 
 
 def frames_of(frame: Any) -> list[dict[str, Any]]:
@@ -180,13 +180,13 @@ def frames_of(frame: Any) -> list[dict[str, Any]]:
             )
         frame = frame.f_back
     while frames and str(frames[-1]["file"]).startswith("<frozen "):
-        frames.pop()  # frames of runpy
+        frames.pop()  # a frame of runpy, which has started the script
     return frames[::-1]
 
 
 def all_stacks(main: int, without: int) -> list[tuple[int, str, int, Any]]:
     """Return (native id, name, identity, frame) of each Python thread but ``without``, the main
-    thread first."""
+    thread first; of at most ``_MOST_THREADS`` threads."""
     threads = getattr(sys.modules.get("threading"), "_active", {})
     stacks = []
     for ident, frame in sys._current_frames().items():
@@ -232,7 +232,7 @@ def collectives() -> list[dict[str, Any]] | None:
     for dump in flight_recorders(core):
         try:
             groups += collectives_in(pickle.loads(dump()))
-        except (TypeError, KeyError):  # the format of an older torch
+        except (TypeError, KeyError):  # the dump has the format of an older torch
             continue
     return groups or None
 
@@ -323,7 +323,7 @@ def describe_workers(shares: Mapping[str, float]) -> list[dict[str, Any]]:
         is_dead = state["state"] in ("Z", "X", None)
         if state["state"] is None and child is not None and child._popen is not None:
             name = child.name
-            # no ``waitpid`` here: only its first caller gets the exit code
+            # ``waitpid`` is not called here, because only its first caller gets the exit code
             exit_code = child._popen.returncode
             busy = None
         elif children and child is None:

@@ -52,7 +52,7 @@ def summarise_run(
         training: Numbers of the loaders whose batches a model is trained on.
         only: A rank; only its loaders are read.
     """
-    # processes that learnt their rank late have their records in the files of rank 0
+    # also rank 0, whose files have the records of processes that learnt their rank late
     files = None if only is None else {only, 0}
     read = partial(_loader_totals, only)
     parts = [part for run in runs for part in run.map_ranks(read, files)]
@@ -81,7 +81,7 @@ def summarise(
     """Return the ``loader`` section of a summary; see ``voirkit.instrument.Instrument``."""
     recorded = summary.get("loader") or {}
     if recorded.get("operations") and summary.get("world_size") == 1 and len(runs) == 1:
-        # a run of one rank has computed it at its end, and keeps it without its trace
+        # a run of one rank has computed this section at its end, and keeps it without its trace
         return None
     training = dict.fromkeys(number for rank in ranks for number in rank.facts.get("loaders", ()))
     from voirkit_instruments.syscalls.analyse import is_by_strace
@@ -100,14 +100,14 @@ def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
 
 
 _NAMED = 10  # slowest samples that a summary lists
-_EPOCHS = 32  # rows; of more epochs, neighbouring ones share a row
-_FEW = 8  # fewer batches are too few for a measured value
+_EPOCHS = 32  # most rows of epochs; if there are more epochs, neighbouring ones share a row
+_FEW = 8  # fewest batches for which a measured value is used
 _MOST_RECORDING = 0.6  # largest share of a batch's time that counts as the cost of recording
-# limits of the ratio of reached to calculated rate; beyond them, something else limits the workers
+# limits of (reached rate) / (calculated rate); beyond them, something else limits the workers
 _LEAST_REACHED, _MOST_REACHED = 0.3, 1.5
 _EXACT = 0.1
 _LEVEL = {ITEM: "sample", COLLATE: "collate", OPERATION: "operation"}
-# kind of work that causes waiting, by level of its records
+# name of the part of loading that causes waiting, by level of its records (see ``analyse_totals``)
 _CAUSE = {
     OPERATION: "operations",
     **dict.fromkeys(READING, "dataset"),
@@ -251,7 +251,7 @@ def _cost(loader: LoaderTotals, items: float, cpus: int | None) -> prediction.Co
         handover = _measured_handover(loader, mean)
         beside_s, threads = _beside_making(loader, mean, handover, batch_s)
     else:
-        # torch's own work for a request
+        # plus the time that torch itself needs for a request
         batch_s += max(loader.times["wait"].mean - loader.times["preprocess"].mean, 0.0) * NS
         beside_s, threads = 0.0, 1.0
         handover = prediction.handover_costs(
@@ -297,7 +297,8 @@ def _beside_making(
     threads that compute at once."""
     cpu_ns = loader.times["cpu"].mean
     making_s = mean.get("making_ns", cpu_ns) * NS
-    # CPU time of the worker's other threads, which hand batches over and compute
+    # CPU time of the worker's threads other than the one that makes batches: they hand batches over
+    # and compute
     other_threads_s = max(cpu_ns * NS - making_s, 0.0)
     beside_s = min(other_threads_s, handover["send_s"] + handover["take_s"])
     threads = 1.0 + (other_threads_s - beside_s) / making_s if making_s else 1.0
@@ -335,7 +336,7 @@ def _records_a_batch(loader: LoaderTotals) -> float:
 def _operations(
     loader: LoaderTotals, making_ns: float, waited_ns: float
 ) -> dict[str, dict[str, Any]]:
-    """Return rows by name, those with the longest time first: operations, the dataset's own work,
+    """Return rows by name, those with the longest time first: operations, the dataset's own code,
     collation.
 
     ``share`` is relative to the time of making batches. ``wait_share`` is relative to the time of
@@ -358,7 +359,7 @@ def _operations(
             rows[name] = main
             if "nested" in minor:
                 main["nested"] = minor.pop("nested")
-        if "inside" in minor:  # the operation also runs in another one, or in several
+        if "inside" in minor:  # the operation also runs inside one or more other operations
             nested = main.setdefault("nested", {"n": 0, "total_s": 0.0})
             nested["n"] += minor["n"]
             nested["total_s"] += minor["total_s"]
@@ -400,8 +401,8 @@ def _operation_row(
 
 
 def _causes(loader: LoaderTotals, waited_ns: float) -> dict[str, float]:
-    """Return the share of the wait that each kind of work caused. ``rest`` is the way of a batch:
-    starting workers, queues, pinning."""
+    """Return the share of the wait that each part of loading caused. ``rest`` is the remaining time
+    until a batch arrives: starting workers, queues, pinning."""
     shares = {"operations": 0.0, "dataset": 0.0, "collate": 0.0, "fetch": 0.0}
     if not waited_ns:
         return shares

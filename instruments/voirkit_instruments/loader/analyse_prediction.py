@@ -26,27 +26,28 @@ from voirkit.analysis.verdict.evidence import Evidence
 from voirkit.runs.thresholds import START_OF_WORKERS, TINY_SAMPLE_S
 from voirkit.units import duration, figure
 
-_NEAR = 0.97  # share of the best rate that counts as just as good
+_NEAR = 0.97  # a rate of at least this share of the best rate counts as just as good
 # advice on threads is given if at least this many threads of a worker compute at once
 _IN_THREADS = 1.3
 
-# The time that torch 2.15 takes to hand a batch over: CPU time to send and to take it, and how long
-# the training waits if the worker is busy. These factors are relative to the times that
-# ``record.measure_handover`` measures on the same machine. They were determined with 1 to 16 tensors
-# of 4 bytes to 16 MB on a machine that made a file of shared memory in 94 us, and wrote a million
-# bytes into one in 0.54 ms.
+# The time that torch 2.15 takes to hand a batch over: CPU time to send the batch and to take it,
+# and how long the training waits if the worker is busy. The numbers are multiples of the times that
+# ``record.measure_handover`` measures on the same machine. They were determined with 1 to 16
+# tensors of 4 bytes to 16 MB, on a machine that made a file of shared memory in 94 us and wrote a
+# million bytes into one in 0.54 ms.
 _SEND_BATCH, _SEND_TENSOR, _SEND_MB = 2.4, 1.2, 1.25
 _TAKE_BATCH, _TAKE_TENSOR, _TAKE_MB = 1.7, 1.1, 0.2
 _RECEIVE_BATCH, _RECEIVE_TENSOR, _RECEIVE_MB = 8.0, 2.4, 0.25
-# A worker that computes in Python answers late: its answering thread runs when the computing thread
-# waits for something, at the latest after 5 ms. With 1.75 ms of Python per batch one worker took
-# 5.4 ms for a batch, with 14 ms it took 16 ms.
+# A worker that computes in Python hands batches over late: its answering thread only runs when the
+# computing thread waits for something, at the latest after 5 ms. The delay counts as the CPU time
+# of the batch times ``_LATE``, at most ``_LATEST_S``. Measured: with 1.75 ms of Python per batch
+# one worker took 5.4 ms for a batch, with 14 ms it took 16 ms.
 _LATE, _LATEST_S = 1.0, 0.002
-# The share of the processors' time that three or more processes on two processors can use: Python
-# and PIL reached 0.74 to 0.86.
+# The share of the processors' time that can be used. With Python and PIL, three or more processes
+# on two processors reached 0.74 to 0.86.
 _SHARED = 0.85
-# The cost of a record of a sample, as a multiple of a Python call on the same machine (2.4 us where
-# a call took 34 ns).
+# The cost of recording a sample or an operation, as a multiple of the cost of a Python call on the
+# same machine (2.4 us where a call took 34 ns).
 _RECORD = 70.0
 
 # Operations whose result is random (names of torchvision 0.16 to 0.29 and albumentations 1 to 2).
@@ -117,10 +118,10 @@ class Cost:
     send_s: float = 0.0  # a worker's CPU time for sending a batch
     take_s: float = 0.0  # the training's CPU time for taking a batch
     receive_s: float = 0.0  # duration of taking a batch
-    # part of ``batch_s`` in which a worker hands batches over; it is saved without workers
+    # part of ``batch_s`` in which a worker hands batches over; without workers this time is saved
     beside_s: float = 0.0
     training_cores: float = 1.0  # processors that the training keeps busy between two batches
-    # rate that the present workers have reached, relative to the calculated one
+    # rate that the present workers have reached, divided by the rate calculated for them
     reached: float = 1.0
     threads: float = 1.0  # number of a worker's threads that compute at once
 
@@ -295,7 +296,7 @@ def _choose_action(name: str, level: str, order: Sequence[str], collate: str) ->
     before = order[: order.index(name)] if name in order else ()
     if any(operation in _TO_TENSOR for operation in before):
         return MOVE, MOVE
-    # without a known random operation, it is unknown which ones are random
+    # advise a cache only if a random operation is known; otherwise any operation may be random
     knows_random = any(operation.startswith(_RANDOM) for operation in order)
     is_random = any(operation.startswith(_RANDOM) for operation in (*before, name))
     if knows_random and not is_random:
@@ -305,15 +306,17 @@ def _choose_action(name: str, level: str, order: Sequence[str], collate: str) ->
 
 Loader = Mapping[str, Any]
 
-_GAIN = 1.1  # smaller gains are not worth a change, and cannot be predicted exactly
+# least ratio of the rate after a change to the rate before: smaller gains are not worth the change,
+# and cannot be predicted exactly
+_GAIN = 1.1
 _FEW_BATCHES = 4  # fewest batches of a worker for which its speed is judged
-_SLOW = 1.5  # a worker is named if it takes this many times as long as the others
-_LEAST_WAIT = 0.05  # share of the wait; an operation that causes less is not worth a change
+_SLOW = 1.5  # a worker is named if it takes this many times as long as the other workers
+_LEAST_WAIT = 0.05  # an operation that causes a smaller share of the wait is not worth a change
 
 
 def advice(loader: Loader, phases: Sequence[str] = ()) -> list[Evidence]:
-    """Return the operation that is most of the work, and what to change. Empty if no operation is
-    known, or if a tracer has stretched their times."""
+    """Return the operation that takes most of the time of making batches, and what to change. Empty
+    if no operation is known, or if a tracer has made the operations slower."""
     first = loader.get("first")
     if not first or loader.get("stretched_by"):
         return []
@@ -341,7 +344,7 @@ def _slow_worker(loader: Loader) -> str:
     workers = (loader.get("utilisation") or {}).get("workers") or ()
     rows = [row for row in workers if row["batches"] >= _FEW_BATCHES]
     batch_s = {row["worker"]: row["busy_s"] / row["batches"] for row in rows}
-    # several ranks have workers with the same number
+    # no worker is named if several ranks have workers with the same number
     if len(batch_s) < max(len(rows), 2):
         return ""
     slow = max(batch_s, key=batch_s.__getitem__)
@@ -401,7 +404,8 @@ def _advise_number(loader: Loader, predicted: Mapping[int, float]) -> str:
     now, units = loader["workers"], loader.get("units", "items/s")
     enough, best = loader.get("enough_workers"), loader["best_workers"]
     cores = loader["cost"]["cores"]
-    # no more workers than processors: waiting needs no processor, but each worker is a process
+    # Advise no more workers than processors: workers that wait need no processor, but each worker
+    # is a process.
     is_capped = bool(cores) and max(best, enough or 0) > cores
     if is_capped:
         best = min(best, cores)

@@ -22,7 +22,7 @@ from voirkit.runs.opened import Run
 from voirkit.runs.parquet import CodedSpans, quoted, within
 
 KIND = "loader"
-NONE = -1  # a time or an index that was not recorded
+NONE = -1  # value of a time or an index that was not recorded
 CHUNK = 500_000  # records in a chunk; 50 MB with the arrays computed from them
 _OF_BATCHES = (
     "(category IN ('batch', 'worker') OR (category = 'data' AND name IN ('preprocess', 'collate',"
@@ -102,7 +102,7 @@ class LoaderRecords:
         self.iterated = self._iterated(rank)
         sources = [str(arguments.get("source", "")) for arguments in self.arguments]
         self.readers = sorted(set(sources))
-        # by index of arguments: an index into ``readers``
+        # for each entry of ``arguments``: an index into ``readers``
         self.reader = np.array([self.readers.index(name) for name in sources], np.int64)
         whole = [arguments.get("whole") is True for arguments in self.arguments]
         self.reads_batches = np.array(whole, bool)
@@ -195,8 +195,8 @@ class LoaderRecords:
 class Loader:
     """A loader of one process."""
 
-    pid: int  # the process that requests batches from it
-    number: int  # its number in this process
+    pid: int  # the process that requests batches from the loader
+    number: int  # number of the loader in this process
     # facts recorded by the steps instrument: ``dataset, batch_size, length, workers``; may be empty
     facts: Mapping[str, Any]
 
@@ -207,12 +207,13 @@ class Loaders:
     process that trains and from its workers."""
 
     all: Sequence[Loader]
-    # by thread: index of the process whose loaders made the thread's records
+    # by thread: index of the process to whose loaders the thread's records belong ("owner")
     owner: Array
-    number: Array  # by index of arguments: the loader's number in that process; -1: none
+    # by index of arguments: the loader's number in the owner; -1: no loader
+    number: Array
     episode: Array  # by index of arguments: the iterator's number
     worker: Array  # by index of arguments: the worker's number; -1: the main process
-    index: Mapping[tuple[int, int], int]  # (owner, number) to an index into ``all``
+    index: Mapping[tuple[int, int], int]  # by (owner, number): the loader's index in ``all``
 
     def of_each(self, columns: Columns) -> Array:
         """Return the loader of each record, as an index into ``all``; -1: none."""
@@ -418,7 +419,7 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     made_ns, received_ns = np.sort(batches["end_ns"]), np.sort(batches["received_ns"])
     time, depth = _depth(made_ns, received_ns)
     lasting = np.diff(time, append=time[-1])
-    # time from the first request of each iterator to its last batch
+    # total time of the iterators, each from its first request to its last batch, in ns
     iterated = 0.0
     for episode in batches.episodes():
         iterated += float(episode["received_ns"].max() - episode["requested_ns"].min())
@@ -432,8 +433,8 @@ def measure_queue(batches: BatchLifecycle) -> dict[str, Any] | None:
     points = np.linspace(first, last, _POINTS + 1)
     in_queue_ns = _passed_ns(made_ns, points) - _passed_ns(received_ns, points)
     means = np.diff(in_queue_ns) / max(interval, 1.0)
-    # A request puts the next index on a queue before it returns its batch, so the time at which the
-    # batch was available counts.
+    # A batch is under way until it has arrived and is requested, not until the request returns: the
+    # request puts the next index on a queue before it returns its batch.
     got_ns = np.maximum(batches["arrived_ns"], batches["requested_ns"])
     under_way = most_at_once(batches.recorded("queued_ns"), got_ns)
     return {

@@ -27,9 +27,9 @@ from voirkit_instruments.loader.analyse_records import (
     read_rank,
 )
 
-# The levels of records. A batch contains samples and their collation. A sample contains operations,
-# and the reads of other datasets that its dataset requests (inner). A call that reads all samples
-# of a batch (items) may contain samples.
+# Levels of records, which say what a record measures. A batch (preprocess) contains samples (item)
+# and their collation. A sample contains operations, and samples that its dataset reads from other
+# datasets (inner). A call that reads all samples of a batch (items) may contain samples.
 PREPROCESS, ITEMS, ITEM, INNER, COLLATE, OPERATION = range(6)
 READING = (ITEMS, ITEM, INNER)
 _LEVELS = {
@@ -39,8 +39,10 @@ _LEVELS = {
     ("data", "inner"): INNER,
     ("data", "collate"): COLLATE,
 }
-_PER_OCTAVE = 64  # buckets: neighbours differ by 1.1 %, and a quantile is the mean of its bucket
-_BUCKETS = 46 * _PER_OCTAVE  # up to 19 hours
+# number of buckets per doubling of the duration: neighbouring buckets differ by 1.1 %, and a
+# quantile is the mean of its bucket
+_PER_OCTAVE = 64
+_BUCKETS = 46 * _PER_OCTAVE  # for durations up to 19 hours
 NS = 1e-9
 
 
@@ -50,10 +52,10 @@ class Histogram:
     over chunks, processes and ranks."""
 
     n: int = 0  # number of durations
-    total: float = 0.0  # their sum
-    squares: float = 0.0  # the sum of their squares
-    least: float = float("inf")  # the shortest; infinite if there are none
-    most: float = 0.0  # the longest
+    total: float = 0.0  # sum of the durations
+    squares: float = 0.0  # sum of the squares of the durations
+    least: float = float("inf")  # the shortest duration; infinite if there are no durations
+    most: float = 0.0  # the longest duration
     # number of durations in each bucket
     counts: Array = field(default_factory=lambda: np.zeros(_BUCKETS))
     # sum of the durations in each bucket
@@ -64,7 +66,8 @@ class Histogram:
         """Make a histogram of durations in nanoseconds, of shape (n,)."""
         if not len(durations):
             return cls()
-        # negative durations: clocks that run apart, which the check of the records reports
+        # Negative durations count as 0. They come from clocks that run apart, which the check of
+        # the records reports.
         values = np.maximum(durations.astype(np.float64), 0.0)
         places = np.log2(values + 1) * _PER_OCTAVE
         buckets = np.minimum(places.astype(np.int64), _BUCKETS - 1)
@@ -136,16 +139,17 @@ class Histogram:
 
 @dataclass
 class Operation:
-    """Totals of one kind of work of one loader."""
+    """Totals of one kind of operation of one loader; reading a sample and collating count as
+    operations too."""
 
-    # durations of its runs, including inner records; of a sample, only the time outside of
-    # operations and other datasets
+    # durations of the runs of the operation, including other records inside; of reading a sample,
+    # only the time outside of operations and other datasets
     spans: Histogram = field(default_factory=Histogram)
-    # part of the training's waits that the worker of the awaited batch spent on this work, in ns
+    # time in ns that the training waited while the worker of the awaited batch ran this operation
     waited_ns: float = 0.0
-    # sum of the times from the start of the sample to the start of the run
+    # sum of the times from the start of the sample to the start of each run
     offset_ns: float = 0.0
-    # number of runs, and their nanoseconds, by the iterator's number
+    # by number of the iterator: number of runs, and their total time in ns
     by_episode: dict[int, tuple[int, float]] = field(default_factory=dict)
     of_batches: int = 0  # number of runs that read all samples of a batch at once
 
@@ -163,8 +167,8 @@ class Operation:
         )
 
 
-# (loader, level, name, name of the operation around it or ""): the name is that of an operation, or
-# of the method that reads samples
+# (loader, level, name, name of the operation around this one or ""): ``name`` is the name of an
+# operation, or of the method that reads samples
 Kind = tuple[int, int, str, str]
 
 
@@ -172,12 +176,12 @@ class _Work(NamedTuple):
     """Records with the time and position of each, as arrays of shape (n,)."""
 
     columns: Columns
-    # of an operation, its duration; of other records, the time outside of inner records
+    # duration of an operation; of other records, the time outside of the records inside them
     time_ns: Array
-    waited_ns: Array  # part of that time for which the training waited
-    inside: Array  # name of the operation around it; ``NONE`` if there is none
-    is_nested: Array  # True if it is inside an operation of the same name
-    offset_ns: Array  # time since the start of its sample
+    waited_ns: Array  # part of ``time_ns`` in which the training waited
+    inside: Array  # name of the operation around the record; ``NONE``: no operation
+    is_nested: Array  # True if the record is inside an operation of the same name
+    offset_ns: Array  # time from the start of the sample to the start of the record
 
     @classmethod
     def joined(cls, parts: Sequence[_Work]) -> _Work:
@@ -209,8 +213,8 @@ def levels(records: LoaderRecords) -> Array:
 
 
 def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
-    """Return, by thread, when training waited for the batches that the thread made: the edges of
-    the waits, and the total time waited up to each edge, in ns."""
+    """Return, by thread, when training waited for the batches that the thread made: the starts and
+    ends of the waits, in order, and the total time waited up to each of them, in ns."""
     waits = {}
     batches = batches.with_all("thread", "requested_ns")
     for thread in np.unique(batches["thread"]).tolist():
@@ -218,7 +222,7 @@ def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
         begin_ns, end_ns = batches["requested_ns"][in_thread], batches["received_ns"][in_thread]
         order = np.argsort(begin_ns)
         begin_ns, end_ns = begin_ns[order], np.maximum.accumulate(end_ns[order])
-        # waits for several loaders should not overlap; this makes sure that they do not
+        # shorten waits that overlap; waits for several loaders should not, but might
         begin_ns[1:] = np.maximum(begin_ns[1:], end_ns[:-1])
         edges = np.stack([begin_ns, end_ns], axis=1).reshape(-1)
         none = np.zeros(len(begin_ns), np.int64)
@@ -351,13 +355,14 @@ def _by_episode(loaders: Loaders, args: Array, time_ns: Array) -> dict[int, tupl
 
 def _group(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], Array]:
     """Group rows by their values in columns of small integers, from -1 on. Return the rows in order
-    of their groups, the values of each group, and the edges of the groups."""
+    of their groups, the values of each group, and the position at which each group starts, followed
+    by the end of the last group."""
     shape = [int(column.max(initial=-1)) + 2 for column in columns]
     key = np.zeros(0, np.int64)
     if len(rows):
         key = np.ravel_multi_index([column[rows] + 1 for column in columns], shape)
     present = np.flatnonzero(np.bincount(key, minlength=1))
-    # numpy sorts short numbers in one pass, ten times as fast
+    # Groups are numbered with 16 bits: numpy sorts short numbers in one pass, ten times as fast.
     dense = np.zeros(int(key.max(initial=0)) + 1, np.uint16)
     dense[present] = np.arange(len(present))
     group = dense[key]
@@ -369,7 +374,7 @@ def _group(rows: Array, *columns: Array) -> tuple[Array, list[tuple[int, ...]], 
 
 SLOWEST = 20  # slowest samples that are kept for a rank
 _FEW = 8
-# pauses between two batches that are this many times the usual one do not count as training steps
+# pauses between two batches longer than this many times the median do not count as training steps
 _LONG_PAUSE = 5
 
 
@@ -418,19 +423,19 @@ class LoaderTotals:
             times are in nanoseconds.
     """
 
-    loader: int  # its number; together with ``owner`` the same in every rank
-    # index of the process that requests its batches: 0 has most requests
+    loader: int  # number of the loader; it and ``owner`` are the same in every rank
+    # index of the process that requests the loader's batches; process 0 makes most requests
     owner: int
     facts: Mapping[str, Any]  # facts recorded by the steps instrument
     workers: int  # number of workers
-    ranks: list[int]  # the ranks that are added up
-    # by (level, name, name of the operation around it)
+    ranks: list[int]  # the ranks whose totals are added up
+    # by (level, name, name of the operation around this one), as in ``Kind``
     operations: dict[tuple[int, str, str], Operation]
     times: dict[str, Histogram]
     counts: Counter[str]
     busy: dict[tuple[int, int], tuple[int, float, float]]
-    epochs: list[Epoch]  # in their order
-    # the batches that were made and not yet consumed, over time; of one rank only
+    epochs: list[Epoch]  # in the order of the iterators
+    # the queue of batches that were made and not yet consumed, over time; of one rank only
     queue: dict[str, Any] | None
     slowest: list[tuple[int, int, float, float, str]]
     costs: dict[str, Array]
@@ -556,7 +561,7 @@ def _costs(records: LoaderRecords, costs: Columns) -> dict[str, Array]:
     sums = {}
     for code in np.unique(costs.name).tolist():
         values = costs.value[costs.name == code].astype(np.float64)
-        # one-time work at the first batches is not part of the cost of a batch
+        # limit outliers: what happens once, at the first batches, is not part of a batch's cost
         if len(values) > _FEW:
             values = np.minimum(values, _LONG_PAUSE * np.median(values))
         sums[records.names[code][1]] = np.array([values.sum(), len(values)])

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NAME, SUFFIX, IS_TEXT = "lotus", "", True
 PREFIX = "lotustrace_log"
-# duration that the format gives to records without one
+# duration that the format gives to records that have no duration
 _MOMENT_NS = 1000
 _READS = "Loader"
 
@@ -65,7 +65,7 @@ ORDER BY rank, loader, pid, wall_ns, duration_ns DESC, category, name, value, ti
 
 def write(run: Run, selection: Selection, target: str) -> list[str]:
     """Write the folders, and return the paths of the files. Raises VoirkitError: the run has no
-    records of loaders, or the target cannot be a folder."""
+    records of loaders, or the target is standard output, which cannot be a folder."""
     if target == STDOUT:
         raise VoirkitError(
             "it is folders of files.",
@@ -76,7 +76,8 @@ def write(run: Run, selection: Selection, target: str) -> list[str]:
     try:
         paths = list(_files(run, selection, folders))
     except BaseException:
-        # e.g. the disk is full: files of a part of the run must not be taken for all of it
+        # Remove the files if, for example, the disk is full: files with a part of the run must not
+        # be taken for the whole run.
         for path in folders.files:
             if os.path.lexists(path):
                 os.unlink(path)
@@ -114,7 +115,7 @@ class _Folders:
 
     def __init__(self, run: Run, target: str) -> None:
         self._target = target
-        self._facts: dict[int, dict[str, Any]] = {}  # by the loader's number
+        self._facts: dict[int, dict[str, Any]] = {}  # facts of each loader, by its number
         query = (
             "SELECT DISTINCT args FROM spans WHERE kind = 'phase' AND category = 'dataloader' AND"
             " name = 'iter' AND args IS NOT NULL"
@@ -196,7 +197,7 @@ class _Sample:
 
     def add(self, name: str, start: int, duration: int) -> None:
         if start < self._last_ns:
-            return  # inside the operation before
+            return  # the operation ran inside the previous one
         self._last_ns = start + duration
         if name == _READS:
             self._loading.append(_line("SLoader", start, duration))

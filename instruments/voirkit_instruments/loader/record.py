@@ -48,7 +48,7 @@ def start_recording(
     from voirkit_instruments.loader.record_torch import LoaderTorch
     from voirkit_instruments.steps.events import StepEvents
 
-    # the steps instrument uses the same numbers for loaders and episodes
+    # ``LoaderNumbers`` is shared, so that the steps instrument numbers loaders and episodes equally
     recording = Recording(recorder, process.warn, process.shared(LoaderNumbers))
     torch = LoaderTorch(recording, operations, process.shared(StepEvents))
     torch.install()
@@ -122,7 +122,7 @@ def loader(ov: Overseer, *operations: str) -> Iterator[Phase]:
 
             torch = start_recording(recorder, ov, names)
             _record_in_children(torch, names)
-        except Exception as exc:  # an unknown torch
+        except Exception as exc:  # internals of an unknown version of torch may be different
             ov.warn(f"loader: nothing is recorded of loaders ({type(exc).__name__}: {exc}).")
 
     when_imported("torch", start)
@@ -155,14 +155,14 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return loader(*([operations] if isinstance(operations, str) else operations))(ov)
 
 
-# the cost of handing a batch from one process to another on this machine
+# The cost of handing a batch from one process to another on this machine
 
 _PYTHON = (
     "import sys; sys.path += sys.argv[1:]; from voirkit_instruments.loader.record import"
     " print_handover; print_handover()"
 )
 _ROUNDS, _CALLS = 40, 1000
-_PAGES = 4 << 20  # bytes of shared memory that are written
+_PAGES = 4 << 20  # bytes of shared memory that are written to measure the cost
 _LONGEST_S = 5.0
 
 

@@ -28,15 +28,16 @@ now = time.perf_counter_ns
 UNKNOWN = -1
 MAIN = -1  # worker number of the process that requests batches, if it makes them itself
 
-# Levels: what a thread is inside of. A patched function only records up to its level: transforms in
-# an item, and elsewhere in a fetch; an item in a fetch but not in another item; queues in the loop
-# of a worker, in the loop of the pinning thread, and where an index is put on a queue.
+# Values of ``inside``: what a thread is running. A patched function only records if ``inside`` is
+# at most the limit of its patch (``Around.most``). So transforms are recorded in an item (a sample
+# that is being read) and elsewhere in a fetch; an item in a fetch, but not in another item; queues
+# in the loop of a worker, in the loop of the pinning thread, and where an index is put on a queue.
 ITEM, FETCH, WORKER, PUTTING, PIN, PINNING, OUTSIDE = 0, 1, 2, 3, 4, 5, 6
 
 
 class ThreadState(threading.local):
-    """State of each thread: the stage of loading that it is in, and the batch and sample that it
-    works on.
+    """State of each thread: the part of loading that it is running (``inside``), and the batch and
+    sample that it is preparing.
 
     Attributes:
         batch: The loader's number of the batch that is being prepared.
@@ -59,14 +60,16 @@ class ThreadState(threading.local):
     making: Episode | None = None
     index_queue: Any = None  # the queue that this thread takes numbers of batches from
     data_queue: Any = None  # the queue that a worker puts batches on
-    sent: Any = None  # the item that was put on a worker's queue last
+    sent: Any = None  # the object that was put on a worker's queue last
     owner: Any = None  # a weak reference to the iterator that this pinning thread belongs to
-    dataset: Any = None  # the innermost dataset whose sample is being read; None: no sample is
+    # the innermost dataset of which a sample is being read; None: no sample is being read
+    dataset: Any = None
     batches_of: Any = None  # the dataset whose ``__getitems__`` runs
     sources: Any = None  # ``Sources`` of this thread's episode and worker
 
     def __deepcopy__(self, memo: object) -> ThreadState:
-        return self  # torch.compile copies the constants of code, which include this object
+        # no copy: torch.compile copies the constants of code, which include this object
+        return self
 
 
 class Recording:
@@ -83,8 +86,8 @@ class Recording:
     """
 
     def __init__(self, recorder: Any, warn: Callable[[str], None], numbers: LoaderNumbers) -> None:
-        # a subclass of its own: class attributes apply to all threads, and must only affect this
-        # one
+        # Each ``Recording`` makes a subclass: class attributes apply to all threads, and must not
+        # affect another ``Recording``.
         self.state = type("ThreadState", (ThreadState,), {})()
         self.span: Callable[..., None] = recorder.span
         self.numbers, self.warn = numbers, warn
@@ -160,12 +163,12 @@ class Episode:
         # the arguments that identify the episode in records
         self.place: dict[str, Any] = {"loader": loader, "episode": episode}
         self.source: dict[str, Any] = {}
-        # numbers of the episode's arguments, by the further arguments that are added to them
+        # the recorder's numbers of sets of arguments, by the arguments that are added to ``place``
         self.arguments: dict[Any, int] = {}
-        # by number of a batch that was queued and has not arrived: the indices of its samples
+        # by number of each batch that was queued and has not arrived: the indices of its samples
         self.tasks: dict[int, Any] = {}
         self.batches = self.worked = 0
-        # the last batch that has arrived since the last request; None: none
+        # number of the batch that arrived last since the last request; None: no batch has arrived
         self.arrived: int | None = None
         self.lost = False  # True if the last request ended without a batch
         # by worker: the numbers of arguments for each way to read samples
@@ -200,7 +203,7 @@ class SourceArguments(dict[type, int]):
                 facts.pop("whole", None)
             number = self._recording.arguments_of(episode, worker=worker, **facts)
         except Exception:
-            # a class with an unusual name: its samples are recorded without the name
+            # the class has an unusual name: its samples are recorded without the name
             number = 0
         self[kind] = number
         return number
@@ -249,7 +252,7 @@ class Batches:
         self._state = recording.state
         self._span = recording.span
         self._arguments = recording.arguments_of
-        self._episodes = IdentityMap()  # by iterator
+        self._episodes = IdentityMap()  # by iterator: its current ``Episode``
         self._queued = recording.name("batch", "queued", "batch")
         self._arrived = recording.name("batch", "arrived", "batch")
         self._wait = recording.name("batch", "wait", "batch")
@@ -257,7 +260,7 @@ class Batches:
         self._pin = recording.name("batch", "pin", "batch")
         self._receive, self._train = recording.cost("receive_ns"), recording.cost("training_ns")
 
-    # an iterator is made, or begins again
+    # Start of an episode: an iterator is made, or begins again
 
     def making(self, iterator: Any, loader: Any) -> int:
         """Begin an episode, before ``_BaseDataLoaderIter.__init__``."""
@@ -269,7 +272,7 @@ class Batches:
                 attributes.get("collate_fn"),
                 attributes.get("batch_sampler") is None,
             )
-        except Exception as exc:  # internals of an unknown torch: the program goes on
+        except Exception as exc:  # torch's internals may have changed; the program goes on
             self._recording.failed("a loader's iterator", exc)
         return 1
 
@@ -279,7 +282,7 @@ class Batches:
         try:
             if not first_iter:
                 self._start_episode(iterator, loader)
-        except Exception as exc:  # internals of an unknown torch: the program goes on
+        except Exception as exc:  # torch's internals may have changed; the program goes on
             self._recording.failed("a loader's iterator", exc)
         return 1
 
@@ -299,7 +302,7 @@ class Batches:
             raise KeyError(id(iterator))
         return episode
 
-    # with workers
+    # Batches that workers make
 
     def around_put_index(self) -> tuple[Any, Any]:
         """Return functions to run before and after ``_try_put_index``, which record the queued
@@ -320,7 +323,7 @@ class Batches:
                     args = self._arguments(episode, worker=worker)
                     self._span(self._queued, time_ns, time_ns, args, batch)
                     episode.tasks[batch] = sent[1] if sent is not None else None
-            except Exception as exc:  # internals of an unknown torch: the program goes on
+            except Exception as exc:  # torch's internals may have changed; the program goes on
                 self._recording.failed("a queued batch", exc)
 
         return enter, leave
@@ -338,14 +341,14 @@ class Batches:
                 elif type(got[0]) is int:
                     batch = got[0]
                     task = iterator._task_info.get(batch)
-                    # Otherwise nobody requested the batch: persistent workers still had it when the
-                    # previous loop was left.
+                    # Without a task, this loop has not requested the batch: persistent workers
+                    # still had it when the previous loop was left.
                     if task is not None:
                         episode.arrived = batch
                         episode.tasks.pop(batch, None)
                         args = self._arguments(episode, worker=task[0])
                         self._span(self._arrived, time_ns, time_ns, args, batch)
-            except Exception as exc:  # internals of an unknown torch: the program goes on
+            except Exception as exc:  # torch's internals may have changed; the program goes on
                 self._recording.failed("a batch's arrival", exc)
 
         return leave
@@ -376,7 +379,7 @@ class Batches:
                 if error is StopIteration:
                     return
                 if episode.lost:
-                    # the batch was waited for, and did not come
+                    # the number of the batch that was waited for and did not come
                     batch = iterator._rcvd_idx
                 elif getattr(iterator, "_in_order", True):
                     batch = iterator._rcvd_idx - 1
@@ -394,7 +397,7 @@ class Batches:
                     self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
                 else:
                     self._died(iterator, episode)
-            except Exception as exc:  # internals of an unknown torch: the program goes on
+            except Exception as exc:  # torch's internals may have changed; the program goes on
                 self._recording.failed("a wait for a batch", exc)
 
         return enter, leave
@@ -408,7 +411,7 @@ class Batches:
             )
         episode.worked = process_time_ns()
 
-    # without workers
+    # Batches that are made without workers
 
     def around_next_here(self) -> tuple[Any, Any]:
         """Return functions to run before and after ``_next_data`` if this thread itself prepares
@@ -431,7 +434,7 @@ class Batches:
                 )
                 self._recording.be_at(episode, MAIN)
             except Exception:
-                # an iterator from before recording began, or an unknown torch
+                # the iterator was made before recording began, or the version of torch is unknown
                 return 0
             state.inside, state.batch = PIN, episode.batches
             return now(), episode, before, process_time_ns()
@@ -463,12 +466,12 @@ class Batches:
                 more = {} if error is None else {"error": error.__name__}
                 self._span(self._wait, start_ns, end, self._arguments(episode, ready=False), batch)
                 self._span(self._consumed, end, end, self._arguments(episode, **more), batch)
-            except Exception as exc:  # internals of an unknown torch: the program goes on
+            except Exception as exc:  # torch's internals may have changed; the program goes on
                 self._recording.failed("a batch", exc)
 
         return enter, leave
 
-    # pinning
+    # Pinning of batches
 
     def around_pin_loop(self) -> tuple[Any, Any]:
         """Return functions to run before and after the loop of the pinning thread."""
@@ -505,12 +508,12 @@ class Batches:
                 return
             try:
                 args, owner = state.args, state.owner
-                # in the pinning thread: an iterator with persistent workers may be in another
-                # episode by now
+                # In the pinning thread, the episode is looked up for each batch: an iterator with
+                # persistent workers may be in another episode by now.
                 if owner is not None:
                     args = self._arguments(self.episode(owner()))
                 self._span(self._pin, start_ns, end, args, state.batch)
-            except Exception as exc:  # internals of an unknown torch: the program goes on
+            except Exception as exc:  # torch's internals may have changed; the program goes on
                 self._recording.failed("a batch's pinning", exc)
 
         return enter, leave
@@ -530,7 +533,7 @@ def _error(got: Any) -> type[BaseException] | None:
     return (sys.exc_info()[0] or BaseException) if got is ABSENT else None
 
 
-_LAST = 1 << 14  # last records of a worker that are read
+_LAST = 1 << 14  # number of last records of a worker that are read
 
 
 class Deaths:
@@ -561,7 +564,7 @@ class Deaths:
         sample = None
         if batch in episode.tasks:
             indices = episode.tasks[batch]
-            # torchdata sends more than the indices
+            # torchdata sends more than the indices: they are the first of two objects
             if type(indices) is tuple and len(indices) == 2:
                 indices = indices[0]
             samples = indices if isinstance(indices, list) else [indices]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _DEEPEST = 6
-_FEW = 64  # elements of a list that are looked at; all, if these are datasets
+_FEW = 64  # most elements of a list that are inspected; if they are datasets, all are inspected
 
 SAMPLE, BATCH, TURNS = "__getitem__", "__getitems__", "__iter__"
 
@@ -160,7 +160,7 @@ _PLAIN = (
     BuiltinFunctionType,
 )
 _LISTS = (list, tuple, dict, OrderedDict)  # torch 2.1 keeps modules in an OrderedDict
-_MOST = 64  # a longer list holds samples
+_MOST = 64  # most elements of a list of transforms; a longer list is one of samples
 
 
 class Finder:
@@ -234,7 +234,8 @@ class Finder:
                 self._list(inner, deep, visited, True)
                 return
             self._operations.kind(kind)
-        for part in parts.values():  # transforms, but no functions: their time is this object's
+        # record transforms, but no functions: the time of functions counts for this object
+        for part in parts.values():
             self._value(part, deep - 1, visited, False)
 
 
@@ -266,7 +267,7 @@ def attributes(thing: Any) -> Iterator[tuple[str, Any]]:
                 try:
                     yield name, member.__get__(thing)
                 except AttributeError:
-                    pass  # not set
+                    pass  # the attribute is not set
 
 
 def is_instance_of(thing: Any, module: str, name: str) -> bool:
@@ -331,12 +332,12 @@ def parameter(function: FunctionType, index: int) -> tuple[str, bool] | None:
     code = function.__code__
     if code.co_argcount > index:
         return code.co_varnames[index], False
-    if code.co_flags & 0x04:  # *args
+    if code.co_flags & 0x04:  # CO_VARARGS: the function has ``*args``
         return code.co_varnames[code.co_argcount + code.co_kwonlyargcount], True
     return None
 
 
-# functions that only call another function, which is recorded itself
+# functions that are not recorded, because they only call another function that is recorded
 _PASSING = {("torchvision.datasets.folder", "default_loader")}
 
 
@@ -345,7 +346,7 @@ class Operations:
 
     def __init__(self, recording: Recording, patches: LoaderPatches) -> None:
         self._recording, self._patches = recording, patches
-        self._kinds: set[type] = set()  # classes that have been looked at
+        self._kinds: set[type] = set()  # classes that have been inspected
         self._leave = self._leaving()
 
     def _leaving(self) -> Any:
@@ -358,7 +359,7 @@ class Operations:
 
         return leave
 
-    # functions
+    # Functions that are recorded as operations
 
     def function(self, function: Any, name: str | None = None) -> bool:
         """Record the calls of a function; returns whether it could be patched."""
@@ -380,7 +381,7 @@ class Operations:
             where, function, enter, self._leave, FETCH, anywhere=True
         )
 
-    # classes
+    # Classes whose objects are operations
 
     def kind(self, kind: type) -> None:
         """Record the calls of the objects of a class of transforms."""
@@ -431,7 +432,7 @@ class Operations:
                 return 0
         return self._recording.operation(f"{kind.__name__}{suffix}")
 
-    # containers that call their transforms in turn
+    # Containers that call their transforms one after the other
 
     def container(self, owner: type, name: str, learn: Any) -> None:
         """Look at the list ``transforms`` of each object of a class whenever its method is called:
@@ -447,7 +448,7 @@ class Operations:
                     if kind not in kinds and not (kind is FunctionType and patches.has(transform)):
                         learn(transform)
             except Exception:
-                pass  # not a list: the program's own loop is about to raise
+                pass  # ``transforms`` is not a list: the program's own loop is about to raise
             return 1
 
         def leave(entered: int, was: int) -> None:

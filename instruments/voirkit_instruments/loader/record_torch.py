@@ -103,7 +103,8 @@ class LoaderPatches(FunctionPatches):
             )
         if not self.around(self._unique(name, function), function, around):
             return False
-        watch_picklers(weave.own_code)  # the code may be a lambda's that is pickled by value
+        # the code may be that of a lambda, which some picklers pickle by value
+        watch_picklers(weave.own_code)
         self._known[function] = True
         return True
 
@@ -230,7 +231,8 @@ class LoaderTorch:
         if owner is None:
             return
         function, where = vars(owner)[name], f"{owner.__module__}.{owner.__qualname__}.{name}"
-        if type(function) is not FunctionType:  # ``functools.lru_cache``, or written in C
+        # e.g. a function with ``functools.lru_cache``, or one that is written in C
+        if type(function) is not FunctionType:
             if name == SAMPLE and owner.__module__ != "builtins":
                 self.patches.table.setdefault(where, "is not written in Python")
             return
@@ -257,7 +259,7 @@ class LoaderTorch:
                 f"{function.__module__}.{function.__qualname__}", function, *self._collate, FETCH
             )
 
-    # the patches, by module
+    # Patches of torch, by module
 
     def _record_around(
         self,
@@ -304,7 +306,8 @@ class LoaderTorch:
         loop: Any = innermost(getattr(module, "_worker_loop", None))
         names = loop.__code__.co_varnames if type(loop) is FunctionType else ()
         parameters = (names[2], names[3], names[10]) if names else ()
-        # Taken by position, which is the same since torch 2.1; names of other parameters changed.
+        # The parameters are found by position, which is the same since torch 2.1; names of other
+        # parameters have changed.
         self._record_around(
             module,
             "_worker_loop",
@@ -412,7 +415,7 @@ class NamedOperations:
 
     def watch(self) -> None:
         """Look for each operation when its module has been imported."""
-        for name in list(self.missing):  # a copy: an operation found at once is removed
+        for name in list(self.missing):  # a copy, because an operation found at once is removed
             module = name.partition(":")[0]
             if module not in _MAIN:
                 when_imported(module, self._imported)
@@ -476,6 +479,6 @@ _UNSEEN = "it is not written in Python, or its source is not there to read"
 
 
 def _module(name: str) -> ModuleType | None:
-    if name in _MAIN:  # a spawned process has the script as __mp_main__
+    if name in _MAIN:  # in a spawned process, the script is the module __mp_main__
         return sys.modules.get("__mp_main__") or sys.modules.get("__main__")
     return sys.modules.get(name)

@@ -36,8 +36,8 @@ from voirkit_instruments.loader.record_operations import chained_source, is_torc
 from voirkit_instruments.steps.events import as_function
 
 _SIZED, _SIZED_EVERY = 4, 64  # the size of the first 4 batches and of every 64th is recorded
-_MOST_PARTS = 4096  # maximum number of parts of a batch that its size includes
-_OBJECT = 16  # bytes that pickle writes for a number, approximately
+_MOST_PARTS = 4096  # maximum number of objects in a batch that ``size`` looks at
+_OBJECT = 16  # approximate number of bytes that pickle writes for a number
 _CARRIED = "voirkit"  # the attribute of torch's ``_ResumeIteration`` that carries the episode
 
 
@@ -76,7 +76,7 @@ class Workers:
                 state.data_queue = data_queue
                 state.batch, state.idle, state.worked = UNKNOWN, 0, 0
                 self._be(state.making or Episode(UNKNOWN, UNKNOWN), worker)
-            except Exception as exc:  # other versions of torch may differ: never fail
+            except Exception as exc:  # another version of torch may differ; the program must go on
                 self._recording.failed("a worker", exc)
             return 1
 
@@ -88,7 +88,8 @@ class Workers:
     def _be(self, episode: Episode, worker: int) -> None:
         state = self._state
         self._recording.be_at(episode, worker)
-        # A dataset may read its samples in threads of its own.
+        # Set on the class, these values hold in every thread: a dataset may read its samples in
+        # threads that it starts.
         defaults: Any = type(state)
         defaults.inside, defaults.args, defaults.episode, defaults.worker, defaults.sources = (
             FETCH,
@@ -108,7 +109,7 @@ class Workers:
             end = now()
             try:
                 since = state.idle or start_ns
-                if got is ABSENT:  # torch waits for five seconds at a time
+                if got is ABSENT:  # timeout: torch waits 5 s, then calls ``get`` again
                     state.idle = since
                     return
                 state.idle = 0
@@ -117,7 +118,7 @@ class Workers:
                     if was == WORKER:
                         span(idle, since, end, state.args, got[0])
                 elif was != WORKER:
-                    # a worker's answer, which passes through the pinning thread
+                    # ``got`` is a worker's answer, which passes through the pinning thread
                     state.batch = UNKNOWN
                 else:
                     carried = getattr(got, "__dict__", {}).get(_CARRIED)
@@ -126,7 +127,7 @@ class Workers:
                         if state.episode is not None:
                             episode.source = state.episode.source
                         self._be(episode, state.worker)
-            except Exception as exc:  # other versions of torch may differ: never fail
+            except Exception as exc:  # another version of torch may differ; the program must go on
                 self._recording.failed("a worker's queue", exc)
 
         return now, leave
@@ -157,7 +158,7 @@ class Workers:
 
         return __init__
 
-    # batches
+    # preparation of batches
 
     def preparing(self, dataset: Any, collate: Any, collates: bool) -> int:
         """Callback before a fetcher is made. ``collates``: False if each sample is a batch."""
@@ -167,7 +168,7 @@ class Workers:
             if state.inside == WORKER and state.episode is not None:
                 state.episode.source = source
                 self._be(state.episode, state.worker)
-        except Exception as exc:  # other versions of torch may differ: never fail
+        except Exception as exc:  # another version of torch may differ; the program must go on
             self._recording.failed("what a dataset does", exc)
         return 1
 
@@ -190,7 +191,7 @@ class Workers:
         """Record a batch that has been prepared.
 
         Args:
-            entered: Three figures from the beginning: ``processor_ns()``, the time, and the CPU
+            entered: Three values from its beginning: ``processor_ns()``, the time, and the CPU
                 time of this thread.
             was: The value of ``inside`` before.
             got: The batch, or ``ABSENT`` if an exception was raised.
@@ -204,7 +205,7 @@ class Workers:
             worked = self.processor_ns() - entered[0]
             args, episode = state.args, state.episode
             if episode is None:
-                return  # a fetcher that belongs to no loader
+                return  # the fetcher belongs to no loader
             if got is ABSENT:
                 error = (sys.exc_info()[0] or BaseException).__name__
                 args = self._recording.arguments_of(
@@ -214,7 +215,8 @@ class Workers:
             self._span(self._cpu, end, end, args, worked)
             if state.worker != MAIN:
                 self._span(self._making, end, end, args, thread_time_ns() - entered[2])
-                # CPU time of all threads since the last batch: to send it, and get the next number
+                # CPU time of all threads since the last batch: for sending that batch, and for
+                # getting the number of this one
                 if state.worked:
                     self._span(self._send, end, end, args, entered[0] - state.worked)
             if got is not ABSENT and (state.batch < _SIZED or not state.batch % _SIZED_EVERY):
@@ -223,7 +225,7 @@ class Workers:
                 self._span(self._tensors, end, end, args, tensors)
             if state.worker != MAIN:
                 state.worked = self.processor_ns()
-        except Exception as exc:  # other versions of torch may differ: never fail
+        except Exception as exc:  # another version of torch may differ; the program must go on
             self._recording.failed("a batch's preparation", exc)
 
 
@@ -237,7 +239,7 @@ def size(batch: Any) -> tuple[int, int]:
     tensor, array = getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None)
     n_bytes = tensors = looked_at = 0
     open_ = [batch]
-    # torch has been imported, since a batch was fetched
+    # torch is not None: a batch was fetched, so torch has been imported
     with torch._C.DisableTorchFunction():  # type: ignore[union-attr]
         while open_ and looked_at < _MOST_PARTS:
             part = open_.pop()
@@ -318,7 +320,8 @@ class Samples:
             if dataset is before:
                 return 0
             state.batches_of = dataset
-            if is_torch("StackDataset", dataset):  # inner samples are parts of its own
+            # The samples of the inner datasets are parts of this dataset's samples.
+            if is_torch("StackDataset", dataset):
                 state.inside, state.dataset = ITEM, dataset
             return now(), state.sources.batches[type(dataset)], before
 
@@ -368,7 +371,7 @@ class Samples:
                 count.chain = iterator
             self._iterables[fetcher] = count
             fetcher.dataset_iter = map(self._stamp(count), iterator)
-        except Exception as exc:  # other versions of torch may differ: never fail
+        except Exception as exc:  # another version of torch may differ; the program must go on
             self._recording.failed("an iterable dataset", exc)
 
     def _stamp(self, count: _SampleCount) -> Any:
@@ -421,7 +424,7 @@ class _SampleCount:
             try:
                 kind = chained_source(self.chain)
                 self._args = otherwise if kind is None else sources.turns[kind]
-            except Exception:  # a generator of another version of torch
+            except Exception:  # another version of torch may use another generator
                 self._args = otherwise
             self._delegate = delegate
         return self._args

@@ -27,12 +27,13 @@ from voirkit.report.sections import (
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-_MANY = 24  # operations that a terminal shows
-# operations with a smaller share of the work are listed apart, if there are 8 operations or more
+_MANY = 24  # maximum number of operations shown in a terminal
+# operations with a smaller share of the time spent on batches are listed in a second table, if
+# there are 8 operations or more
 _SMALL = 0.001
-_SLOW = 3  # slow samples that are named
-_OTHER_WAIT = 0.2  # a smaller share of the wait is not mentioned
-_LEAST_DRIFT = 0.1  # a smaller change is not shown
+_SLOW = 3  # maximum number of slow samples that are listed
+_OTHER_WAIT = 0.2  # share of the wait below which starting workers, queues and pinning is not shown
+_LEAST_DRIFT = 0.1  # a smaller relative change of a batch's time is not shown
 _BINS = 160
 _WORKERS = 32
 _HEADS: Sequence[Column] = (
@@ -71,7 +72,7 @@ def sections(loader: Loader, summary: Mapping[str, Any]) -> Iterator[Section]:
 
 
 def _operations(rows: Mapping[str, Row]) -> Iterator[Block]:
-    """Yield the table of operations, most work first; below each operation, indented, those that
+    """Yield the table of operations, most time first; below each operation, indented, those that
     run in it."""
     inner: dict[str, list[str]] = {}
     for name, row in rows.items():
@@ -119,7 +120,7 @@ def _other_loaders(loader: Loader) -> Iterator[Block]:
 
 def _cells(name: str, row: Row, indent: int) -> list[str | Cell | Bar]:
     wait = row["wait_share"]
-    # each call of this operation reads a whole batch
+    # unit "batches": each call of this operation reads a whole batch
     unit = " batches" if row.get("unit") == "batches" else ""
     share = row["share"]
     operation = Cell(name, "dim" if indent else "", indent)
@@ -270,7 +271,7 @@ def _busy(run: Run) -> Iterator[Block]:
         shares = busy.setdefault(name, [0.0] * _BINS)
         shares[min(place, _BINS - 1)] += busy_ns / bin_ns
     begin_s = (first - begin_ns(run, first)) / 1e9
-    if begin_s < 0 or len({host for host, *_ in rows}) > 1:  # clocks of hosts differ
+    if begin_s < 0 or len({host for host, *_ in rows}) > 1:  # the hosts' clocks differ
         begin_s = 0.0
     yield Timeline(
         sorted(busy.items())[:_WORKERS],

@@ -105,7 +105,7 @@ def log(ov: Overseer, *patterns: str, context: str | Sequence[str] = ()) -> Iter
             plain = number(value)
             if plain is not None:
                 values[key] = plain
-            elif not may_be_read(value):  # its own repr would read data that is not there
+            elif not may_be_read(value):  # the value's own repr would read data that is not there
                 values[key] = brief(value)
         ov.log(values)
 

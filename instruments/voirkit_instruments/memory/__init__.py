@@ -30,7 +30,7 @@ INSTRUMENT = Instrument(
     parts={"memory": dict},
     schema=__name__,
     sections="voirkit_instruments.memory:sections",
-    priority=1,  # before the steps instrument, which it sees the phases through
+    priority=1,  # begins before the steps instrument, from which it learns of the phases
 )
 
 __getattr__ = lazy_names(__name__, memory_snapshot="record")

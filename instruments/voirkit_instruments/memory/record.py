@@ -149,7 +149,7 @@ class MemorySnapshot:
         try:
             history.end(os.path.join(self._ov.run_dir, FOLDER, name))
             self._ov.summary.setdefault("memory", {})["snapshot"] = f"{FOLDER}/{name}"
-        except Exception as exc:  # the disk, or torch's private functions
+        except Exception as exc:  # writing may fail, and torch's private functions may differ
             self._ov.warn(
                 "--memory-snapshot: the history of allocations cannot be written"
                 f" ({type(exc).__name__}: {exc})."
@@ -176,8 +176,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return memory_snapshot(options["memory_snapshot"] == "tracemalloc")(ov)
 
 
-MOST_ENTRIES = 100_000  # the last allocations are kept; a file of some 100 MB
-# lines that are named; out-of-memory errors of one run for which they are looked up
+MOST_ENTRIES = 100_000  # torch keeps only this many latest entries: a file of some 100 MB
+# maximum number of lines of source that are listed, and of out-of-memory errors in a run for which
+# these lines are looked up
 _MOST_LINES, _MOST_READ = 5, 3
 _ERRORS = ("OutOfMemoryError", "MemoryError")
 _OF_CPU = ("DefaultCPUAllocator", "not enough memory")
@@ -198,12 +199,12 @@ class History:
         self._pid, self._reads = os.getpid(), 0
         self._over = False
         self.is_kept = False  # True once the program has used a device and torch keeps the history
-        # bytes held by the tensors of each line when memory last ran out, the most first; None if
-        # it has not
+        # bytes held by the tensors that each line of source allocated, when memory last ran out,
+        # the most first; None if memory has not run out
         self.held_by: list[dict[str, Any]] | None = None
         try:
             self._cuda._lazy_call(self._start)
-        except Exception as exc:  # torch's private functions
+        except Exception as exc:  # torch's private functions may differ
             self._failed(exc)
 
     def _failed(self, exc: Exception) -> None:
@@ -221,7 +222,7 @@ class History:
             self.is_kept = True
             self._on_start()
         except Exception as exc:
-            # torch calls this while it initializes CUDA: nothing must come out there
+            # torch calls this while it initializes CUDA, which an exception would break
             self._failed(exc)
             return
         attach = getattr(self._core, "_cuda_attach_out_of_memory_observer", None)
@@ -236,7 +237,7 @@ class History:
         self._reads += 1
         try:
             self.held_by = holders(self._cuda.memory._snapshot())
-        except Exception:  # torch's private function, and memory is short
+        except Exception:  # torch's private function may differ, and memory is short
             self.held_by = None
 
     def end(self, path: str) -> None:
@@ -346,7 +347,8 @@ class MemoryPhases:
 
     def __init__(self, events: StepEvents, recorder: Any) -> None:
         self._recorder = recorder
-        # (name, read function, number of the counter, [last bytes held, high-water mark])
+        # (name, function that reads it, name id of its counter in the trace, [last bytes held,
+        # high-water mark])
         self._sources: list[tuple[str, Any, int, list[int]]] = []
         self._inside: list[str] = []
         self._thread = threading.main_thread().ident
@@ -413,7 +415,7 @@ class MemoryPhases:
                 row = rows[name] = {"growth": 0, "peak": 0}
             row["growth"] += allocated - last[0]
             most = max(allocated, last[0])
-            # the mark rose since the last reading: the peak of the process was in this phase
+            # the high-water mark rose since the last reading: the peak was in this phase
             if high is not None and high > last[1]:
                 last[1] = most = high
             if most > row["peak"]:

@@ -28,13 +28,13 @@ class Writer(Tracker):
     """Writes metrics and tags to the script's MLflow run. If the script has none, writes to a run
     that it creates after the first training step."""
 
-    every_s = 5.0  # each write is a database transaction, or a request
+    every_s = 5.0  # not more often: each write is a database transaction, or a request to a server
     _client: Any = None
     _uri: str | None = None
     _run_id = ""
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Log the figures of a step as metrics, and the texts as tags."""
+        """Log the numbers of a step as metrics, and the texts as tags."""
         from mlflow.entities import Metric, RunTag
 
         run_id, now_ms = self._run(), int(time.time() * 1000)
@@ -43,8 +43,8 @@ class Writer(Tracker):
         self._client.log_batch(run_id, metrics=metrics, tags=tags)
 
     def _run(self) -> str:
-        # By default MLflow repeats a request to a server that does not answer seven times, for
-        # minutes, and the end of the run waits for this process.
+        # One retry only: by default MLflow repeats an unanswered request seven times, for minutes,
+        # and the end of the run waits for this process.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         from mlflow import MlflowClient
 
@@ -73,7 +73,7 @@ class Writer(Tracker):
             self._client.set_terminated(self._run_id)
 
 
-# in the program's process
+# functions that run in the program's process
 
 
 class ActiveRun:

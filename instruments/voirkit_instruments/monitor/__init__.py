@@ -36,7 +36,7 @@ def import_extra(module: str, option: str) -> Any:
         ) from None
 
 
-# counters of bytes since some start; all other figures are levels
+# values that count bytes from an arbitrary start; all other values are momentary
 COUNTS = ("read", "write", "disk_read", "disk_write", "net_sent", "net_received")
 
 INSTRUMENT = Instrument(

@@ -1,4 +1,4 @@
-"""Summaries of the samples of ``--monitor``: minimum, mean and maximum of each figure, and its
+"""Summaries of the samples of ``--monitor``: minimum, mean and maximum of each value, and its
 curve on the HTML page."""
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _SAMPLES = "FROM spans WHERE kind = 'counter' AND category = 'monitor'"
 
 
 class Sampled(NamedTuple):
-    """A figure over time."""
+    """A monitored value over time."""
 
-    name: str  # the figure's name, such as ``rss``
+    name: str  # the value's name, such as ``rss``
     units: str  # units of the values
     at_ns: Array  # when the values were sampled, ascending
-    # the samples; for a counter, the increase per second since the previous sample
+    # the samples; for a counter, its increase per second since the previous sample
     values: Array
     mean: float  # mean of the values, weighted by time
-    total: float | None = None  # total increase of a counter; None for other figures
+    total: float | None = None  # total increase of a counter; None for other values
 
 
 def samples(run: Run) -> Iterator[Sampled]:
-    """Yield the figures of the first rank that was monitored."""
+    """Yield the monitored values of the first rank that was monitored."""
     query = (
         f"SELECT name, value_key, start_ns, number {_SAMPLES} AND rank = (SELECT min(rank)"
         f" {_SAMPLES}) ORDER BY start_ns"
@@ -64,7 +64,7 @@ def samples(run: Run) -> Iterator[Sampled]:
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return ``monitor`` of a summary: ``{"min", "mean", "max", "units"}`` by name of a figure,
+    """Return ``monitor`` of a summary: ``{"min", "mean", "max", "units"}`` by name of a value,
     with ``total`` for counters and ``growth`` for memory that grows steadily."""
     figures = {sampled.name: _figures(sampled) for sampled in samples(runs[0])}
     if not figures:
@@ -141,7 +141,7 @@ def _plots(run: Run) -> Iterator[Block]:
 
 
 def _plot_order(figure: Sampled) -> tuple[int, str]:
-    """Sort key of a figure: figures with a label come first, in the order of the labels."""
+    """Sort key of a value: values with a label come first, in the order of the labels."""
     labelled = list(_NAMES)
     place = labelled.index(figure.name) if figure.name in labelled else len(labelled)
     return place, figure.name

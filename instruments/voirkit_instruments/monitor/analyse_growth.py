@@ -9,7 +9,7 @@ import numpy as np
 from voirkit.analysis.nesting import Array
 from voirkit.runs import thresholds as limits
 
-_MOST = 256  # maximum number of samples; all pairs of them are compared
+_MOST = 256  # maximum number of samples that are used; the slopes of all their pairs are computed
 _PARTS = 8
 
 

@@ -51,7 +51,7 @@ _MIB = 1 << 20
 
 
 def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Return the values of ``Gpus.sample`` as figures with the names ``gpu<index>_<name>``."""
+    """Return the values of ``Gpus.sample`` under the names ``gpu<index>_<name>``."""
     figures: dict[str, float] = {}
     for index, gpu in gpudata.items():
         figures[f"gpu{index}_memory"] = gpu["memory"][0] * _MIB
@@ -68,7 +68,7 @@ def gpu_figures(gpudata: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 
 
 def units_of(name: str) -> str:
-    """Return the unit of a figure, by its name."""
+    """Return the unit of a value, by its name."""
     if name in COUNTS:
         return "bytes"
     return LEVELS.get(name) or GPU_LEVELS[name.rpartition("_")[2]]
@@ -95,7 +95,7 @@ class Machine:
 
     def sample(self) -> tuple[int, dict[str, dict[str, Any]], dict[str, float]]:
         """Read all values once. Returns the time (``time.perf_counter_ns``), the values to give,
-        and the figures to record."""
+        and the values to record."""
         usage, at_ns = self._tree.sample(), time.perf_counter_ns()
         host, disks, network = self._processors(), self._disks(), self._network()
         given: dict[str, dict[str, Any]] = {
@@ -122,11 +122,11 @@ class Machine:
         }
         if self._cpu is not None:
             cores = (usage.cpu_seconds - self._cpu[1]) / max(at_ns - self._cpu[0], 1) * 1e9
-            # both cover the time since the last sample
+            # ``cpu`` and ``host_cpu`` are means over the time since the last sample
             figures.update(cpu=cores, host_cpu=host["load"] / 100)
             given["cpudata"]["cores"] = cores
         self._cpu = at_ns, usage.cpu_seconds
-        if disks:  # empty in some containers
+        if disks:  # psutil reports no disks in some containers
             figures.update(disk_read=disks["read_bytes"], disk_write=disks["write_bytes"])
         if network:
             given["netdata"] = network
@@ -172,7 +172,7 @@ class Sampler(PeriodicThread):
 
     def summary(self) -> dict[str, Any]:
         """Return ``interval_s``, ``samples`` (their number) and ``cost_s`` (CPU time per sample).
-        The sampled figures themselves are computed from the trace."""
+        The sampled values themselves are computed from the trace."""
         return {
             "interval_s": self._interval_s,
             "samples": self.samples,
@@ -248,9 +248,9 @@ def prometheus(ov: Overseer, host: str, port: int) -> Iterator[Phase]:
         server.end(LAST_S)
 
 
-# in the process that serves
+# functions that run in the server's process
 
-LEAST_S = 1.0  # minimum time between two updates; an earlier scrape gets the same metrics
+LEAST_S = 1.0  # minimum time between two updates; a scrape before that gets the same metrics again
 
 
 class Collector:
@@ -269,7 +269,7 @@ class Collector:
                 try:
                     self._picture = self._run.update()
                 except OSError:
-                    return  # the directory is gone
+                    return  # the run directory has been deleted
                 self._updated_s = time.monotonic()
             yield from metrics(self._picture)
 
@@ -324,7 +324,7 @@ def _monitor(ov: Overseer, interval_s: float, gpus_only: bool = False) -> Iterat
     yield ov.phases.parse_args
     nvml = _nvml(ov)
     if ov.may_be_listened_to:
-        _ = ov.given  # loads the package giving before the script
+        _ = ov.given  # imports the package ``giving`` already, before the script
     yield ov.phases.load_script
     from voirkit.trace import recorder
     from voirkit_instruments.monitor.record_gpus import Gpus

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         def close(self) -> None: ...
 
 
-# NVML's bits for the reasons of a lower clock rate. Reasons that are no slowdown are left out: an
-# idle GPU, and clock rates that the user has set.
+# NVML's bits for the reasons why a GPU's clock rate is lowered. An idle GPU, and clock rates that
+# the user has set, are no slowdown: their bits are left out.
 REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -76,7 +76,7 @@ class Gpus:
         """Return for each GPU ``memory`` ([used, total], MiB), ``load`` (0 to 1), ``temperature``
         (°C), ``power`` (W) and ``throttle`` (the reasons of a lower clock rate).
 
-        A figure that a GPU does not report is left out. A GPU that fails is left out from then on,
+        A value that a GPU does not report is left out. A GPU that fails is left out from then on,
         with one warning."""
         gpus = {}
         for index, handle in list(self._handles.items()):
@@ -94,7 +94,7 @@ class Gpus:
             try:
                 self._nvml.nvmlShutdown()
             except self._nvml.NVMLError:
-                pass  # the driver has gone
+                pass  # the driver has been unloaded
 
     def _readings_of(self, index: str, handle: Any) -> dict[str, Any]:
         nvml = self._nvml
@@ -189,7 +189,7 @@ class CudaSMI:
         """Return the GPUs by index.
 
         Memory is in MiB, utilization from 0 to 1, temperature in degrees Celsius, power in watts.
-        A figure that a GPU does not report is -1.
+        A value that a GPU does not report is -1.
 
         Args:
             selection: Indices and UUIDs of the GPUs to return, as strings; by default all.
@@ -241,7 +241,7 @@ class _BuiltIn:
 
 
 BACKENDS: dict[str, Any] = {"cpu": _BuiltIn(CpuSMI), "cuda": _BuiltIn(CudaSMI, "pynvml")}
-DEVICESMI: SMI | None = None  # the open back end
+DEVICESMI: SMI | None = None  # the back end that is open; None if none is
 
 
 def get_backends() -> Collection[str]:
@@ -276,7 +276,7 @@ def select_backend(arch: str | None = None, force: bool = False) -> SMI:
     Raises:
         NotAvailable: The back end is not known, not installed, or has no driver.
     """
-    global DEVICESMI  # the name that it has in voir, whose users set it
+    global DEVICESMI  # a global as in voir, whose users set it
     if DEVICESMI is not None:
         if not force and arch in (None, DEVICESMI.arch):
             return DEVICESMI

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Counters: TypeAlias = tuple[float, ...]  # CPU time in seconds, bytes read, bytes written
 _NO_COUNTERS: Counters = (0.0, 0.0, 0.0)
-_TICK_S = 0.05  # the kernel rounds times of processes to some hundredths of a second
+_TICK_S = 0.05  # tolerance for CPU times, which the kernel rounds to some hundredths of a second
 
 
 class Usage(NamedTuple):
@@ -59,7 +59,7 @@ class Tree:
         self._root = os.getpid() if pid is None else pid
         self._children = children or children_of
         self._open = process
-        # each process by its pid, with its counters at the last sample
+        # by pid: the process, and its counters at the last sample
         self._processes: dict[int, tuple[Any, Counters]] = {}
         self._totals = _NO_COUNTERS
         self._has_sample = False
@@ -78,7 +78,7 @@ class Tree:
                 memory, counters = _read(process)
             except (psutil.Error, OSError):
                 continue  # the process has ended, or access is denied
-            # CPU time went down: the pid now belongs to another process
+            # If the CPU time went down, the pid now belongs to another process.
             if before is not None and counters[0] < before[0] - _TICK_S:
                 process = self._open(pid)
                 ended = _add(ended, before)
@@ -143,7 +143,7 @@ def _read(process: Any) -> tuple[tuple[int, int], Counters]:
             io = process.io_counters()
             read_bytes, write_bytes = io.read_bytes, io.write_bytes
         except (psutil.AccessDenied, AttributeError, NotImplementedError, OSError):
-            pass  # a process of another user, or not reported by this system
+            pass  # the process is another user's, or this system does not report it
     counters = (cpu_s, float(read_bytes), float(write_bytes))
     return (memory.rss, getattr(memory, "shared", 0)), counters
 
@@ -191,7 +191,7 @@ def process_monitor(pid: int, recursive: bool = True) -> Reading:
     counted.
     """
     top = psutil.Process(pid)
-    # psutil measures a process's load from one call of an object to the next
+    # Process objects are kept: psutil measures a load from one call of the same object to the next.
     by_pid: dict[int, Any] = {pid: top}
 
     def read() -> dict[str, Any]:
@@ -244,7 +244,7 @@ def network_monitor(pernic: bool = False) -> Reading:
 
 def _by_name(read: Callable[..., Any], several: bool) -> dict[str, Any]:
     counters = read(several)
-    if counters is None:  # in some containers
+    if counters is None:  # psutil reports none in some containers
         return {}
     return {str(name): value for name, value in counters.items()} if several else {"": counters}
 
@@ -283,7 +283,7 @@ class Repeat:
         while not self._over.wait(self._interval_s):
             try:
                 self._call()
-            except Exception as exc:  # a voirfile may have defined the function
+            except Exception as exc:  # the function may be a voirfile's, and raise anything
                 if self._failed is not None:
                     self._failed(exc)
                     return

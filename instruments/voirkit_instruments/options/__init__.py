@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from _thread import get_ident  # ``threading`` is left to the program to import
+from _thread import get_ident  # importing ``threading`` is left to the program
 
 from voirkit.instrument import Instrument, Option, once
 from voirkit.intercept import Patches, without_this_frame
@@ -56,7 +56,7 @@ class ParsedArguments:
     ) -> None:
         self._found = callback
         self._failed = failed
-        # threads that are inside a parsing method; only the outermost call returns the result
+        # threads inside a parsing method: only the result of a thread's outermost call counts
         self._inside: set[int] = set()
         self._kept: list[Any] = []
         self._done = False

@@ -15,8 +15,8 @@ from voirkit.errors import VoirkitError
 from voirkit_instruments.metrics import METRICS, Metric
 from voirkit_instruments.trackers import Tracker
 
-# timeout of one export if the environment sets none: the SDK's default is 10 s, and the end of a
-# run waits for the last export
+# Timeout of one export if the environment sets none. It is shorter than the SDK's default, 10 s,
+# because the end of a run waits for the last export.
 _TIMEOUT_S = 2.0
 
 
@@ -50,8 +50,8 @@ class Writer(Tracker):
         )
         writer = self
 
-        # The SDK's own reader sends from a thread and hides errors.
-        class Sender(MetricReader):  # type: ignore[misc]  # a class that has no types here
+        # A reader of our own, since the SDK's sends from a thread and hides errors.
+        class Sender(MetricReader):  # type: ignore[misc]  # mypy sees no types of MetricReader
             def _receive_metrics(
                 self, metrics_data: Any, timeout_millis: float = 10_000, **_: Any
             ) -> None:

@@ -40,7 +40,7 @@ INSTRUMENT = Instrument(
     summarise="voirkit_instruments.parameters.analyse:summarise",
     summarised_from=("parameter",),
     sections="voirkit_instruments.parameters.analyse:sections",
-    priority=1,  # before the steps instrument, through which it sees the steps
+    priority=1,  # begins before the steps instrument, from which it learns of the steps
 )
 
 __getattr__ = lazy_names(__name__, parameters="record")

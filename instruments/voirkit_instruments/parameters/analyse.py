@@ -1,5 +1,5 @@
-"""The parameters of a run, read from the trace: their facts, and their figures and flags by step;
-summarised for summary.json, and shown as a table and as curves."""
+"""The parameters of a run, read from the trace: their facts, and their norms, digests and flags by
+step; summarised for summary.json, and shown as a table and as curves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
 
-# flags and their words, in the order in which they arise in a step
+# flags and their texts, in the order in which such values arise in a step
 _NOT_FINITE = (
     (GRAD_NAN, "NaN in the gradient"),
     (GRAD_INF, "Inf in the gradient"),
@@ -65,10 +65,10 @@ class Optimizer:
     rank: int
     host: str
     pid: int
-    number: int  # its number in the process
-    kind: str  # the name of its class
-    every: int  # steps from one reading of a parameter to the next
-    steps: int = 0  # the number of its steps
+    number: int  # number of the optimizer in its process
+    kind: str  # name of the optimizer's class
+    every: int  # each parameter is read once in this many steps
+    steps: int = 0  # number of steps of the optimizer
 
 
 @dataclass
@@ -81,9 +81,9 @@ class Parameter:
     rank: int
     name: str
     optimizer: Optimizer
-    # its facts (shape, dtype ...) with ``n``, the step; a new entry for each change
+    # the parameter's facts (shape, dtype ...) from step ``n`` on; a new entry for each change
     facts: list[dict[str, Any]] = field(default_factory=list)
-    # (step, figure), NaN as ``nan``; a figure of the end of the run has the step optimizer.steps
+    # (step, value), NaN as ``nan``; a value read at the end of the run has step ``optimizer.steps``
     norms: Points = field(default_factory=list)
     grad_norms: Points = field(default_factory=list)
     update_norms: Points = field(default_factory=list)
@@ -93,7 +93,7 @@ class Parameter:
     states: list[tuple[int, int]] = field(default_factory=list)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (first step, the step after the last, flags) for stretches of steps with the same
+        """Yield (first step, the step after the last, flags) for successive steps with the same
         flags."""
         if not self.states:
             return
@@ -168,18 +168,19 @@ _Process = tuple[int, str, int]  # (rank, host, pid)
 class _ParameterTable:
     """The optimizers and parameters of a run, built up from their records.
 
-    The facts of a parameter (shape, dtype ...) are recorded before its first figures. They belong
+    The facts of a parameter (shape, dtype ...) are recorded before its first values. They belong
     to the optimizer that they name. If they name none, they belong to the optimizer in whose step
-    the next figures are recorded.
+    the next values are recorded.
     """
 
     def __init__(self) -> None:
-        # by process, name and number of the optimizer
+        # by process, name of the parameter, and number of the optimizer
         self.parameters: dict[tuple[_Process, str, int], Parameter] = {}
         self._optimizers: dict[tuple[_Process, int], Optimizer] = {}
         # by process and start_ns: the optimizer and the number of the step
         self._steps: dict[tuple[_Process, int], tuple[Optimizer, int]] = {}
-        # by process and name: all facts, and the facts that no parameter has been given yet
+        # by process and name of the parameter: all facts, and those not yet put into a
+        # ``Parameter``
         self._facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
         self._new_facts: dict[tuple[_Process, str], list[dict[str, Any]]] = {}
 
@@ -226,7 +227,7 @@ class _ParameterTable:
         ]
 
     def add_unwatched(self) -> None:
-        """Add the parameters that have facts but no figures, since their data cannot be read."""
+        """Add the parameters that have facts but no values, since their data cannot be read."""
         watched = {(process, name) for process, name, _ in self.parameters}
         first_optimizers: dict[_Process, Optimizer] = {}
         for (process, _), optimizer in self._optimizers.items():
@@ -310,7 +311,7 @@ def _add_record(
 ) -> None:
     if category == "state" and value is not None:
         states = parameter.states
-        if states and states[-1][0] == n:  # another record of the same step
+        if states and states[-1][0] == n:  # another record of the same step: join their flags
             states[-1] = (n, states[-1][1] | value)
         else:
             states.append((n, value))
@@ -484,8 +485,8 @@ def _ends(points: Sequence[tuple[int, float]]) -> dict[str, float | None] | None
 
 
 def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None] | None:
-    """Return the median and the maximum of the finite figures, the last figure, and ``n``, the
-    number of all figures."""
+    """Return the median and the maximum of the finite values, the last value, and ``n``, the
+    number of all values."""
     if not points:
         return None
     finite = [value for _, value in points if math.isfinite(value)]
@@ -499,7 +500,7 @@ def _spread(points: Sequence[tuple[int, float]]) -> dict[str, float | int | None
 
 
 def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]]:
-    """Return (step, figure) of at most ``_POINTS`` evenly spaced points; None for NaN and Inf."""
+    """Return (step, value) of at most ``_POINTS`` evenly spaced points; None for NaN and Inf."""
     last = len(points) - 1
     if last >= _POINTS:
         points = [points[round(i * last / (_POINTS - 1))] for i in range(_POINTS)]
@@ -507,7 +508,7 @@ def _curve(points: Sequence[tuple[int, float]]) -> list[list[float | int | None]
 
 
 def peaks(points: Sequence[tuple[int, float]], most: int) -> list[list[float | int | None]]:
-    """Return (step, figure) of at most ``most`` points; None for NaN and Inf. If there are more
+    """Return (step, value) of at most ``most`` points; None for NaN and Inf. If there are more
     points, the largest of each group of neighbours is kept, so that no peak is lost."""
 
     def height(point: tuple[int, float]) -> float:
@@ -529,7 +530,7 @@ def summarise(
     """Return the part ``parameters`` of the summary; see ``voirkit.instrument.Instrument``."""
     run, recorded = runs[0], summary.get("parameters")
     if recorded is not None and recorded["ranks"] == run.manifest.get("world_size", 1):
-        return None  # a run of one rank has computed it at its end
+        return None  # computed already: a run of one rank does so when it ends
     parameters = parameters_of(run)
     if not parameters:
         return None
@@ -539,12 +540,13 @@ def summarise(
 
 # the section of the report
 
-_MOST = 40  # rows in a terminal; summary.json has all
-_ROWS = 400  # rows on a page
-_OPEN, _PICTURES = 12, 120  # parameters with curves on a page: visible at once, and in all
-_RATIO = 50  # if the largest value is more than this times the smallest, the scale is logarithmic
+_MOST = 40  # maximum number of rows in a terminal; summary.json has all
+_ROWS = 400  # maximum number of rows on an HTML page
+# maximum number of parameters with curves on a page: visible at once, in all
+_OPEN, _PICTURES = 12, 120
+_RATIO = 50  # the scale is logarithmic if the largest value is over 50 times the smallest
 _FINER_POINTS = 120  # maximum number of points of a curve on a page
-_RECORDS = 2_000_000  # up to so many records, the curves of a page are computed from the trace
+_RECORDS = 2_000_000  # with more records, the curves on a page are those of the summary
 _NAMED = 6
 _CURVES = {"norm": "norm", "grad_norm": "gradient", "update_ratio": "update / norm"}
 _NOTE = (
@@ -625,7 +627,7 @@ def _shape(layer: Layer) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return the text of a figure; None stands for a figure that is not finite."""
+    """Return the text of a value; None stands for a value that is not finite."""
     if value is None:
         return "not finite"
     return f"{value:.2g}" if 0 < abs(value) < 0.01 else figure(value)

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from voirkit_instruments.parameters.record_look import Inspection
 
 
-EVERY = 50  # the default; costs 4 % of Adam.step (benchmarks/parameters.py)
+# By default a parameter is read every 50 steps. That costs 4 % of Adam.step
+# (benchmarks/parameters.py).
+EVERY = 50
 
 
 class Parameters:
@@ -113,8 +115,8 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 now = time.perf_counter_ns
-# longest wait for another thread's inspection; after a fork, that thread does not exist, and the
-# lock is never released
+# longest wait for another thread's inspection. After a fork, that thread does not exist in the
+# child, so the lock that it holds is never released.
 LONGEST_S = 1.0
 _OURS = ("voirkit", "torch", "numpy", "contextlib")
 
@@ -135,7 +137,8 @@ def unnoticed(torch: Any) -> type:
             for guard in self.guards:
                 guard.__enter__()
             self.grad = is_grad()
-            set_grad(False)  # function modes would see this call
+            # after the guards, since function modes of the program would see this call
+            set_grad(False)
 
         def __exit__(self, *raised: Any) -> None:
             set_grad(self.grad)
@@ -157,7 +160,8 @@ class Watch:
         warn: Callable[[str], None],
         of: Collection[str] = (),
     ) -> None:
-        # They import numpy, which the script may configure first: not before torch is imported.
+        # Imported only now, with torch: these modules import numpy, which the script may configure
+        # before.
         from voirkit_instruments.parameters import record_look
         from voirkit_instruments.parameters.record_figures import Figures, Later
 
@@ -179,7 +183,7 @@ class Watch:
         self._modes = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
         self._quiet = unnoticed(torch)
         self._warnings: set[str] = set()
-        self._lock = threading.RLock()  # several threads may train
+        self._lock = threading.RLock()  # one inspection at a time: several threads may train
         self._cost = ProbeCost(recorder)
         self.is_off = False
 
@@ -223,7 +227,7 @@ class Watch:
                 more = self._more.tensors(inspection.plan, inspection.in_turn, optimizer)
             inspection.end(end_ns, thread_state.get("walks", 0) != thread_state["walked"], more)
             if inspection.plan.n == 1:
-                # the keys are ids, which may be reused by later objects: do not keep them
+                # Names are not kept: their keys are ids, which later objects may reuse.
                 self._names, self._names_of = {}, -1
 
         self._unnoticed(finish_inspection)
@@ -240,7 +244,7 @@ class Watch:
 
         def record_zeroed() -> None:
             plan = self._plans.get(self._optimizers.of(optimizer))
-            if plan is not None:  # None: no step yet, and names are not known
+            if plan is not None:  # None before the first step, when names are not known
                 self._records.zero_grad(plan, start_ns, end_ns)
                 self._zeroed(plan, start_ns)
 
@@ -248,7 +252,7 @@ class Watch:
         self._cost.add(end_ns, now())
 
     def finish(self) -> None:
-        """Record the last figures of all parameters that exist at the end of the program."""
+        """Record the last values of all parameters that exist at the end of the program."""
         if self.is_off:
             return
 
@@ -275,7 +279,7 @@ class Watch:
             self._lock.release()
         return None
 
-    # plans
+    # plans: the parameters of an optimizer, and the steps in which each is read
 
     def _inspect(self, optimizer: Any) -> Inspection | None:
         if self._modes():
@@ -288,7 +292,8 @@ class Watch:
             return None
         self._later.deliver()
         plan, parameters = self._plan(optimizer)
-        # under GradScaler, a fused optimizer unscales the gradients in its step
+        # the divisor of the gradients: under GradScaler, a fused optimizer unscales them in its
+        # step
         scale = getattr(optimizer, "grad_scale", None)
         return self._inspection(plan, parameters, scale, self._figures, self._later, self._records)
 
@@ -312,7 +317,7 @@ class Watch:
             plan.adopt(parameters, places, self._name_in(plan))
             self._see(plan, parameters, range(len(parameters)))
             plan.arrange(parameters)
-        elif self._see(plan, parameters, plan.in_turn()):  # one changed: check all
+        elif self._see(plan, parameters, plan.in_turn()):  # one of them changed: check all
             self._see(plan, parameters, range(len(parameters)))
         return plan, parameters
 

@@ -25,7 +25,7 @@ from voirkit_instruments.parameters.record_plan import (
 )
 from voirkit_instruments.values import is_readable
 
-NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4  # bit flags of an element, called its code
+NOT_ZERO, IS_NAN, IS_INF = 1, 2, 4  # bit flags; those of an element are called its code
 _CHUNK = 1 << 20  # elements that torch digests at a time: 8 MiB of memory
 _MULTIPLIER = -7046029254386353131  # an odd number of 64 bits without a pattern (from splitmix64)
 _SHIFTED = 29
@@ -96,11 +96,11 @@ class Figures:
         if kind not in self._low:
             return torch._foreach_norm(tensors)  # type: ignore[no-any-return]
         if self._norm_as is not False:
-            try:  # half precision would overflow at 65504
+            try:  # float32, since a norm in half precision overflows at 65504
                 norms: Sequence[Any] = torch._foreach_norm(tensors, 2, dtype=torch.float32)
                 self._norm_as = True
                 return norms
-            except TypeError:  # torch before 2.4
+            except TypeError:  # torch before 2.4 has no ``dtype``
                 self._norm_as = False
         return [torch.linalg.vector_norm(tensor, dtype=torch.float32) for tensor in tensors]
 
@@ -132,7 +132,7 @@ class Figures:
             tensor = self._torch.view_as_real(tensor.resolve_conj())
         return tensor.view(self._integers[tensor.element_size()])
 
-    # codes
+    # codes of elements
 
     def _marked(self, mask: Any, code: int) -> Any:
         return mask.view(self._torch.uint8) * code
@@ -163,7 +163,7 @@ class Figures:
             | (GRAD_INF if code & IS_INF else 0)
         )
 
-    # changes
+    # changes of tensors
 
     def same(self, before: Any, after: Any) -> bool:
         """True if two tensors on the CPU have the same bits. Returns at once if the first elements
@@ -197,7 +197,7 @@ class Figures:
             return 0
         bits = self.bits(flat)
         size = bits.numel() * bits.element_size()
-        # a numpy array would forever keep the program from resizing the storage
+        # Not through a numpy array, which would forever keep the program from resizing the storage.
         return zlib.crc32((ctypes.c_ubyte * size).from_address(bits.data_ptr()))
 
     def sum64(self, flat: Any) -> Any:
@@ -216,7 +216,8 @@ class Figures:
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
         for i, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = bits[start : start + _CHUNK].to(torch.int64)
-            # odd: a product of odd numbers is odd, and 2^63 is even
+            # The factor is odd, like the weights: a product of odd numbers is odd, and 2^63 is
+            # even.
             factor = ((2 * i + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63
             total += (part * weights[: len(part)]).sum() * factor
         return total
@@ -232,15 +233,16 @@ class Figures:
         return numbers | 1
 
 
-# most steps whose figures may be on their way; beyond that, the oldest are waited for
+# maximum number of steps whose figures are being copied to the host; with more, the oldest are
+# waited for
 MOST_PENDING = 64
 
 
 class _Pending(NamedTuple):
     """Figures of a step that are being copied to the host."""
 
-    arrays: list[Any]  # arrays that are on the host already; None for the others
-    hosts: list[Any]  # the copy on the host, for each device
+    arrays: list[Any]  # each array that is on the host already; None for the others
+    hosts: list[Any]  # for each device, the copy on the host
     events: list[Any]  # CUDA events that complete with the copies
     places: list[tuple[int, int, int, int]]  # (index of the array, index of the host, start, end)
     receive: Callable[[list[Any]], None]
@@ -305,7 +307,7 @@ class Later:
     def _copy_to_host(self, tensor: Any, device: Any) -> tuple[Any, Any]:
         if device.type != "cuda":
             return tensor.cpu(), None
-        host = tensor.to("cpu", non_blocking=True)  # pinned memory, which torch allocates
+        host = tensor.to("cpu", non_blocking=True)  # into pinned memory, which torch allocates
         event = self._torch.cuda.Event()
         event.record(self._torch.cuda.current_stream(device))
         return host, event

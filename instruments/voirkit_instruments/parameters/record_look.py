@@ -1,7 +1,8 @@
 """The reading of parameters and gradients in one optimizer step.
 
-A step reads all figures of the parameters whose turn it is (``Plan.in_turn``). Gradients are read
-as the step gets them: after the backward pass, unscaling and clipping.
+A step reads all figures (norms, digests and flags) of the parameters that are due in this step
+(``Plan.in_turn``). Gradients are read as the step gets them: after the backward pass, unscaling and
+clipping.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from voirkit_instruments.parameters.record_plan import (
     Records,
 )
 
-MOST_ALARMS = 20  # for each optimizer; limits the cost of searching for the first NaN
-SCOUT_ELEMENTS = 1 << 16  # preferred maximum size of the scout gradient: 20 us to read
+MOST_ALARMS = 20  # maximum number of searches for the first NaN per optimizer: each is costly
+# preferred maximum number of elements of the scout, the one gradient that is checked for NaN in
+# each step: it takes 20 us to read
+SCOUT_ELEMENTS = 1 << 16
 _DATA = NAN | INF
 _BROKEN = _DATA | GRAD_NAN | GRAD_INF
 
@@ -64,11 +67,11 @@ class Inspection:
         self._later = later
         self._records = records
         self.in_turn = {index: parameters[index] for index in plan.in_turn()}
-        # digests before the first step of the parameters whose turn is later, by index
+        # by index: digests, before the first step, of the parameters that later steps read
         self._first: dict[int, Any] = {}
-        # flags that are known without waiting for a device, by index
+        # by index: flags that are known without waiting for a device
         self._flags: dict[int, int] = {}
-        self._broken: dict[int, int] = {}  # flags found by ``_alarm``, by index
+        self._broken: dict[int, int] = {}  # by index: flags found by ``_alarm``
         self._first_norms = self._read_first() if self.n == 0 else []
         self._copies = [data.detach().clone() for data in self.in_turn.values()]
         self._norms = figures.norms(self._copies)
@@ -78,7 +81,7 @@ class Inspection:
             self._alarm(before=True)
 
     def _read_first(self) -> list[tuple[str, int, Any]]:
-        """Read, before the first step, digests and norms of all parameters whose turn is later."""
+        """Read, before the first step, digests and norms of parameters that later steps read."""
         all_indices = [index for turn in self.plan.turns for index in turn]
         indices = [index for index in all_indices if index not in self.in_turn]
         tensors = [self._parameters[index].detach() for index in indices]
@@ -110,7 +113,7 @@ class Inspection:
         self._records.step(plan, self.start_ns, end_ns, self.n)
         plan.n += 1
         plan.last_ns = self.start_ns
-        # the step has freed the memory of some parameters
+        # If the step has freed the memory of some parameters, nothing more can be read.
         if not all(
             figures.is_readable(self._parameters[index]) for index in (*self.in_turn, *self._first)
         ):
@@ -134,7 +137,7 @@ class Inspection:
         self._later.bring(sent, self._receive)
 
     def _figures_in_turn(self) -> Iterator[tuple[str, int, Any]]:
-        """Yield (category, index, figure) for the data of the parameters whose turn it is."""
+        """Yield (category, index, figure) for the data of the parameters that are due."""
         figures = self._figures
         self._digests: dict[int, int] = {}
         self._differences: dict[int, Any] = {}
@@ -158,8 +161,8 @@ class Inspection:
             yield "update_norm", index, norm
 
     def _first_changes(self) -> Iterator[tuple[str, int, Any]]:
-        """Determine if the first step changed the parameters whose turn is later, by their digests,
-        which needs no copy of the data. Yields the figures that are still on a device."""
+        """Determine by their digests if the first step changed the parameters that later steps
+        read. This needs no copy of the data. Yields the figures that are still on a device."""
         for index, before in self._first.items():
             if before is None:
                 continue
@@ -198,7 +201,8 @@ class Inspection:
         flags_of_all = 0
         for state in states.values():
             flags_of_all |= state
-        if flags_of_all & _BROKEN and self._was_finite:  # find where it is after the step
+        # find the parameters with NaN or Inf after the step
+        if flags_of_all & _BROKEN and self._was_finite:
             self._alarm(before=False)
             for index, flags in self._broken.items():
                 self._add_flags(states, index, flags)
@@ -297,7 +301,8 @@ class Inspection:
             if parameter.why_not or data.device.type != "cpu" or not figures.is_readable(data):
                 continue
             flags = figures.data_flags(int(figures.codes_of_all(data.detach())))
-            # the last step made the data not finite, and did not read this parameter
+            # The parameter, last recorded as finite, got NaN or Inf in the last step, which did not
+            # read it.
             if flags and before and parameter.state >= 0 and not parameter.state & _DATA:
                 self._state(index, parameter.state | flags, plan.last_ns)
             if before:
@@ -339,7 +344,7 @@ def _is_dense(gradient: Any) -> bool:
 
 
 class Gradients:
-    """The gradients of one step: which parameters have none, the norms of those whose turn it is,
+    """The gradients of one step: which parameters have none, the norms of those that are due,
     and whether the scout gradient is finite.
 
     Args:
@@ -358,7 +363,7 @@ class Gradients:
         self._scale = scale
         self._figures = figures
         self._gradients = []
-        self.none = []  # for each parameter, True if it has no gradient
+        self.none = []  # for each parameter: True if it has no gradient
         for parameter, watched in zip(parameters, plan.watched, strict=True):
             gradient = None if watched.why_not else parameter.grad
             self._gradients.append(gradient)
@@ -405,7 +410,7 @@ class Gradients:
         return flags if flags & (GRAD_NAN | GRAD_INF) else 0
 
     def figures(self) -> Iterator[tuple[str, int, Any]]:
-        """Yield (category, index, tensor): the figures of the gradients whose turn it is; and on
+        """Yield (category, index, tensor): the figures of the gradients that are due; and on
         devices other than the CPU, where a pass over all data costs little, the norms of all."""
         figures = self._figures
         for index, norm in self._norms.items():
@@ -438,7 +443,8 @@ class Gradients:
             return flags | GRAD_ZERO, None
         code = int(figures.codes_of_all(gradient))
         exact_norm = None
-        # the squares of its elements are too small or too large for float32
+        # Without NaN and Inf, a norm of 0 or Inf is wrong: the squares of the elements are too
+        # small or too large for float32.
         if code == NOT_ZERO and "grad_norm" in values:
             scale = 1.0 if self._scale is None else float(self._scale)
             exact_norm = figures.exact_norm(gradient) / scale

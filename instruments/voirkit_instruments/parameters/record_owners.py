@@ -25,8 +25,11 @@ _MOST_FRAMES = 64
 class Owner(NamedTuple):
     """The module that contains a called module, and the name under which the program holds it."""
 
-    module: Any  # the largest module in the calling frames that contains it; otherwise itself
-    # the attribute of a calling object that holds it, otherwise the outermost variable
+    # the largest module in the calling frames that contains the called module; if there is none,
+    # the called module
+    module: Any
+    # the attribute of a calling object that holds ``module``; if there is none, the outermost
+    # variable that holds it
     name: str | None
 
 

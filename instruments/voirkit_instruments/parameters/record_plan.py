@@ -54,8 +54,9 @@ class Plan:
         self.is_finite = True  # True if the last step had no NaN or Inf
         self.alarms = 0  # number of searches for the first NaN or Inf
         self.last_ns = 0  # the time at which the last step began
-        self.turns: list[list[int]] = []  # indices read in full, for each of ``every`` steps
-        # ``Models.changes`` and number of plans at the last search for parameters without optimizer
+        self.turns: list[list[int]] = []  # for each of ``every`` steps: indices read in full
+        # ``Models.changes``, and the number of plans, when parameters without an optimizer were
+        # last searched for
         self.n_models = self.n_optimizers = -1
         self._by_id: dict[int, Watched] = {}
 
@@ -116,9 +117,9 @@ _LEFT_OUT = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 class Model(NamedTuple):
     """The names that a model can be called by."""
 
-    number: int  # its number in the process
-    kind: str  # the name of its class, inside of wrappers
-    is_generic: bool  # True for a class of torch, such as Sequential, which does not identify it
+    number: int  # number of the model in the process
+    kind: str  # name of the model's class, without wrappers
+    is_generic: bool  # True for a class of torch, such as Sequential, which identifies no model
     holder: str | None  # the name of the program's attribute or variable that holds it
 
 
@@ -361,7 +362,7 @@ class More:
         self._kinds = kinds
         self._models = models
         self._torch = torch
-        self._buffers: list[tuple[Name, Any]] = []  # names and weak references
+        self._buffers: list[tuple[Name, Any]] = []  # names of buffers, and weak references to them
         self._buffers_of = -1
 
     def tensors(

@@ -36,11 +36,11 @@ INSTRUMENT = Instrument(
     },
 )
 
-# The variables that torch reads when a process group is made, with all their names. Up to torch 2.7
-# the size has only the second name.
+# Environment variables that torch reads when a process group is made, each under two names. Up to
+# torch 2.7 the size has only the second name.
 _SIZE = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 _TIMES = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING")
-_ENTRIES = "2000"  # the number that torch keeps by default since 2.11
+_ENTRIES = "2000"  # number of collectives that torch keeps, its default since 2.11
 
 
 def record(ov: Any, options: Mapping[str, Any]) -> None:

@@ -38,7 +38,7 @@ from voirkit_instruments.ranks.analyse_straggler import (
     usual_stretches,
 )
 
-CALLED = " (calls)"  # suffix of the name of a group of which only the script's calls are known
+CALLED = " (calls)"  # suffix of a group's name if only the script's own calls are known
 _MOST_CELLS = 120  # bins of time in the heat map
 _EVEN = (
     "Give each rank as much to do in every step: samples of like length or size in a batch, as many"
@@ -56,7 +56,8 @@ def summarise(
 
     def timelines(indices: Collection[int]) -> Mapping[int, Timeline]:
         """Read the timelines of some ranks. Only few are needed, and they are large."""
-        # also rank 0's files, which hold processes that learnt their rank only after they started
+        # Rank 0's files are read too: they hold processes that learnt their rank after they
+        # started.
         files = {members[i].rank for i in indices} | {0}
         of_process = {process: i for i in indices for process in members[i].processes[-1:]}
         read = partial(_timelines_of_run, set(of_process))
@@ -174,7 +175,7 @@ def document(
     part["in_backward"] = _waited_in_backward(ranks, by_step)
     part["over_time"] = _over_time(by_step.late_ns, ranks[0].steps.train, begun_ns)
     straggler = find_straggler(ranks, delays_by_group, by_step, timelines, last_share)
-    # a smaller delay may be only an error of the clocks
+    # Not reported if the delay is within the error of the clocks.
     if straggler is not None and error_ns is not None and straggler["time_s"] > error_ns * _NS:
         part["late"] = straggler
     return part
@@ -197,7 +198,7 @@ def _delays_by_step(
         is_known = group_delays.step < n_steps
         step, by_ns = group_delays.step[is_known], group_delays.by_ns[is_known]
         np.add.at(late, (group_delays.rank[is_known], step), by_ns)
-        # groups wait at the same time: the longest delay counts
+        # Groups wait at the same time, so a step loses only the longest delay.
         np.maximum(lost, np.bincount(step, by_ns, n_steps), out=lost)
     return StepDelays(late, lost, [rank.steps.train.time_ns[:n_steps] for rank in ranks])
 
@@ -349,15 +350,16 @@ def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Eviden
             late["share"],
             details=late,
         )
-    elif waited["share"] >= STRAGGLES:  # evenly spread, each rank has a part of the extra work
+    elif waited["share"] >= STRAGGLES:
         of_step = f"{duration(waited['time_s'])} ({waited['share']:.0%}) of a step"
         yield Evidence(
             f"{of_step} the ranks wait for the one that comes last: {whom(part)}",
             0.0,
             _EVEN,
+            # Spread evenly, the extra work would still cost each rank its part of this time.
             waited["share"] * (1 - 1 / len(part["ranks"])),
         )
-    elif not only_called(part):  # otherwise waits may be unrecorded
+    elif not only_called(part):  # if only calls are known, waits may be unrecorded
         yield Evidence("", 0.0)
 
 
@@ -366,7 +368,8 @@ def whom(part: Mapping[str, Any]) -> str:
     all_late_s = sum(row["late_s"] for row in part["ranks"])
     latest = max(part["ranks"], key=lambda row: row["late_s"])
     error_s = part["clock_error_s"]
-    if error_s is None or 0 < latest["late_s"] <= error_s:  # may be only clock error
+    # the delay is within the error of the clocks
+    if error_s is None or 0 < latest["late_s"] <= error_s:
         return "which one it is the clocks of the hosts cannot tell"
     if all_late_s and latest["late_s"] >= CAUSES * all_late_s:
         return (

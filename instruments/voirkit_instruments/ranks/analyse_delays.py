@@ -25,8 +25,8 @@ from voirkit.analysis.nesting import NONE, Array
 from voirkit.analysis.steps import Steps
 from voirkit_instruments.ranks.analyse_matching import Group
 
-LEAST_NS = 1_000_000  # a shorter delay does not count
-_AT_ONCE = 256  # collectives of all ranks that are processed at a time
+LEAST_NS = 1_000_000  # minimum delay that counts
+_AT_ONCE = 256  # number of collectives that are processed at a time, for all ranks
 _LATEST_NS = np.iinfo(np.int64).max
 
 
@@ -91,8 +91,7 @@ class _MixedGroups:
     begun_ns: Sequence[Array]  # by group; shape (members, n)
     flat_ns: Array  # ``begun_ns`` of all groups, one after the other; shape (all,)
     order: Array  # indices that sort ``flat_ns`` by rank, then by time
-    # indices into ``flat_ns`` of each two collectives that a rank began one after the other: of the
-    # first and of the second
+    # indices into ``flat_ns``: a rank began ``after[i]`` as its next collective after ``before[i]``
     before: Array
     after: Array
 
@@ -127,8 +126,8 @@ class _MixedGroups:
         """Return, by group, when each rank could go on if its time counts from the previous
         collective of the same group, less what it waited and was late in other groups in
         between."""
-        # time that a rank lost by waiting and being late up to the end of each collective, from an
-        # arbitrary start
+        # By collective: the time that its rank had lost by waiting and being late when the
+        # collective ended, counted from an arbitrary start.
         lost = np.empty_like(self.flat_ns)
         lost[self.order] = np.cumsum((went_on - self.flat_ns + late)[self.order])
         lost_before = lost - (went_on - self.flat_ns) - late
@@ -221,17 +220,17 @@ def released_among_ns(groups: Sequence[Group], shifts_ns: Array) -> list[Array |
 class Delays:
     """New delays at the collectives of one group in training steps; arrays of shape (n,)."""
 
-    group: Group  # the group
+    group: Group
     # what to add to the times of each member to get times on the first rank's clock; shape
     # (members, 1)
     shifts_ns: Array
     released: Array | None  # the group's result of ``released_among_ns``
     indices: Array  # indices of the collectives in the group
-    step: Array  # the training step in which each was begun
-    rank: Array  # index of the rank that came last
+    step: Array  # training step in which each collective was begun
+    rank: Array  # index of the rank that came last to each
     by_ns: Array  # the new delay of that rank, in ns
     from_ns: Array  # when the rank that came last could go on after the previous collective
-    met: Array  # True if all ranks went on at that time
+    met: Array  # True if all ranks could go on at ``from_ns``
 
     @property
     def names(self) -> Array:

@@ -19,7 +19,7 @@ class Group:
     """The collectives that all ranks of a process group have begun, in order."""
 
     name: str  # the name of the group
-    ranks: tuple[int, ...]  # indices of its members, ascending
+    ranks: tuple[int, ...]  # indices of the ranks in the group, ascending
     # when each member began each collective: one array of shape (n,) per member, as a matrix would
     # be a copy
     begun_ns: Sequence[Array]
@@ -53,7 +53,7 @@ def matched(exchanged: Mapping[int, Collectives]) -> list[Group]:
 def _match_group(name: str, members: Mapping[int, Collectives]) -> Group | None:
     """Return the collectives that all members of one group have begun; None if they have none in
     common."""
-    # Most ranks share one array of numbers, so their indices are computed only once.
+    # Most members share one array of sequence numbers. Each distinct array is processed once.
     distinct = {id(member.number): member for member in members.values()}
     in_group = {key: _is_in_group(member, name) for key, member in distinct.items()}
     numbers = reduce(
@@ -122,7 +122,7 @@ def aligned(
     shifts = np.array(shifts_ns, dtype=np.int64)
     error = 0
     host_of = np.array(hosts)
-    # by group: when the first and the last rank on the hosts so far began each collective
+    # by group: when the first and the last rank on the hosts aligned so far began each collective
     earlier: dict[int, tuple[Array, Array]] = {}
     for number, host in enumerate(dict.fromkeys(hosts)):
         times = _times_on_host(groups, hosts, host)

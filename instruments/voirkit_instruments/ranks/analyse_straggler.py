@@ -19,16 +19,19 @@ from voirkit.phase_table import COLUMNS
 from voirkit.runs.thresholds import FEW_IN_STEP, LATE_IN, STRAGGLES
 from voirkit_instruments.ranks.analyse_delays import LEAST_NS, Delays
 
-_STRETCHES = 16  # number of stretches of a run: a rank that is late in most of them is late
-_MOST_OTHERS = 8  # most other ranks that a late rank is compared with
+# A run is divided into so many intervals of steps ("stretches"). A rank that is late in most of
+# them is late.
+_STRETCHES = 16
+_MOST_OTHERS = 8  # maximum number of other ranks that a late rank is compared with
 _CHANCE = 0.02  # a rank is named if its result has at most this probability by chance
 CAUSES = 0.75  # least share of all waiting that a straggler causes; with less, it is one of several
 # Where ranks share processors, a thread that could go on waits until the time slice of another
 # thread ends. On Linux a slice lasts up to 3 ms (kernel/sched, base_slice_ns by the number of
 # processors). So ranks that do the same work differ by up to a slice at each collective.
 _SLICE_NS = 4_000_000
-_CONTENDED = 0.01  # share of the time in which a rank was ready to run but had no processor
-# columns that take longer if other processes occupy the processor
+# ranks share processors if a rank was ready to run, but had none, for this share of the time
+_CONTENDED = 0.01
+# columns (phases) that take longer if other processes occupy the processor
 _COMPUTING = (FORWARD, BACKWARD, OPTIMIZER, LOSS, REST)
 _NS = 1e-9
 
@@ -39,7 +42,7 @@ class Timeline:
     shape (n,)."""
 
     at_ns: Array  # begin of each interval, ascending; each lasts to the next
-    column: Array  # column of each interval: index into wait, transfer … rest
+    column: Array  # phase of each interval: index into wait, transfer … rest
 
     def spent_ns(self, column: int, begin_ns: Array, end_ns: Array) -> Array:
         """Return the nanoseconds spent in a column from ``begin_ns`` to ``end_ns``, for each pair
@@ -57,7 +60,7 @@ class Timeline:
         return duration_ns
 
 
-# returns the timelines of some ranks, by index of the rank
+# function that returns the timelines of some ranks, by index of the rank
 Timelines = Callable[[Collection[int]], Mapping[int, Timeline]]
 
 
@@ -106,7 +109,7 @@ class StepDelays:
     """Delays of the ranks in each training step."""
 
     late_ns: Array  # the new delay of each rank; shape (ranks, steps)
-    lost_ns: Array  # time lost by the delays: the most of any group; shape (steps,)
+    lost_ns: Array  # time lost by the delays, in the group that lost most; shape (steps,)
     durations_ns: Sequence[Array]  # durations of each rank's steps; shape (steps,) each
 
 
@@ -161,7 +164,8 @@ def find_straggler(
     late_ns = float(excess[usual].mean())
     step_ns = float(durations[:, usual].mean(axis=1).max())
     share = late_ns / step_ns
-    # with gradient accumulation, ranks wait in other steps than the ones in which a rank is late
+    # Relative to the longest duration of any rank: with gradient accumulation, ranks wait in other
+    # steps than those in which another rank is late.
     straggling = STRAGGLES * durations.max(axis=0)
     n_late = int((excess >= straggling).sum())
     of_rank = [delays for delays in delays_by_group if rank in delays.group.ranks]

@@ -22,11 +22,11 @@ from voirkit.report.sections import (
 from voirkit.runs.opened import Run
 from voirkit_instruments.ranks.analyse import only_called, shares, whom
 
-_LEAST = 0.02  # least share of a step spent waiting that is worth a line
-# least number of collectives per step that is worth a name; with gradient accumulation they come
-# only every few steps
+_LEAST = 0.02  # waiting is shown if it takes at least this share of a step
+# A kind of collective is listed if there are at least so many in a step: with gradient accumulation
+# they come only every few steps.
 _OFTEN = 0.2
-_MOST = 128  # most ranks that are drawn
+_MOST = 128  # maximum number of ranks that are drawn
 
 
 def sections(part: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Section]:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 NO_STEP = "No step was given, and no training step of torch was seen."
 UNITS = "items/s"
 SECOND_NS = 1_000_000_000
-# An interval shorter than this gives no rate, as one or two steps would distort the figures. Its
+# An interval shorter than this gives no rate, since one or two steps would distort it. Its
 # items are carried into the next interval, or, at the end of the run, joined to the last one.
 SHORTEST_NS = SECOND_NS // 10
 NEVER = 1 << 62
@@ -153,7 +153,7 @@ class Throughput:
     def figures(self) -> dict[str, dict[str, object]]:
         """Return the rates for the run's summary: ``{"train_rate": {"value", "median", "p10",
         "p90", "n", "units"}, "eval_rate": {…}}``. A task other than ``train`` has its own key.
-        ``value`` is all items over all time; the other figures are over the rates of the intervals,
+        ``value`` is all items over all time; the other values are over the rates of the intervals,
         each counted once."""
         measured: dict[str, list[tuple[int, int]]] = {}
         for task, intervals in self._intervals.items():
@@ -202,7 +202,8 @@ def synchronize() -> None:
         if cuda is not None and cuda.is_initialized() and not cuda.is_current_stream_capturing():
             cuda.synchronize()
     except Exception:
-        # a forked child, or an error of an earlier kernel, which the program's own next call raises
+        # This is a forked child, or an earlier kernel failed: the program's next call raises that
+        # error.
         return
 
 
@@ -232,19 +233,20 @@ class Rate:
         self._use_cuda = self._has_wraps = False
         self._count = ItemCounter(lambda sentence: ov.warn(f"{name}: {sentence}"))
         self._last: dict[tuple[object, int], int] = {}  # (task, thread) -> when its last step ended
-        self._begun: dict[tuple[object, int], int] = {}  # (wrapper's id, thread) -> when it began
+        # (wrapper's id, thread) -> when the block began
+        self._begun: dict[tuple[object, int], int] = {}
         # True if the steps counted so far came from the recorder, not from the program
         self._is_recorders = False
         self._has_begun = False  # True once the script has begun
-        # returns when the step that the recorder sees in this thread began
+        # function that returns when the current step of this thread began, as the recorder sees it
         self.step_began_ns: Callable[[], int | None] = lambda: None
-        # wrapped blocks whose begin has step and batch: their end belongs to the same step
+        # wrapped blocks whose begin event has step and batch: their end event is of the same step
         self._beginnings: set[object] = set()
         self._task: str | None = None
-        # batches are requested in any thread; given events come one after the other
+        # for batches, which any thread may request; given events come one after the other anyway
         self._lock = Lock()
 
-    # subscribers
+    # callbacks for events and steps
 
     def on_step(self, event: dict[str, Any]) -> None:
         """Count the step that ends with an event with ``step`` and ``batch``, for
@@ -396,7 +398,7 @@ class Rate:
             self.finish()
 
     def finish(self) -> None:
-        """Give the remaining rates, and write the figures of the run into the summary."""
+        """Give the remaining rates, and write the rates of the run into the summary."""
         if self._use_cuda and (self._last or self._begun):
             begin_ns = self._clock()
             self._throughput.add(self._task, begin_ns, self._synchronized(begin_ns), 0)
@@ -449,9 +451,10 @@ class LoaderWatch:
         self._arrived = arrived
         self._warn = warn
         self._patches = Patches(CHECKED)
-        # (task,) of each loader and iterator
+        # by loader, and by iterator: (task,)
         self._loaders, self._iterators = IdentityMap(), IdentityMap()
-        # iterators inside a wrapped method, which may call the method that it overrides
+        # ids of iterators in a wrapped ``__next__``: if it calls the ``__next__`` that it
+        # overrides, only the outer call counts
         self._asking: set[int] = set()
         self._unobserved: set[str] = set()
         self._batches = 0
@@ -535,14 +538,14 @@ class LoaderWatch:
     ) -> Any:
         try:
             iterator = wrapped(*args, **kwargs)
-        except BaseException as exc:  # the program's exception, raised again
+        except BaseException as exc:  # the program's own exception, which is raised again
             without_this_frame(exc)
             raise
         entry = self._loaders.get(loader)
         if entry is not None:
             try:
                 self._watch_iterator(iterator, entry[0])
-            except Exception as exc:  # an odd class may raise anything when it is inspected
+            except Exception as exc:  # the program's class may raise anything when it is inspected
                 self._report_unobservable(iterator, f"{type(exc).__name__}: {exc}")
         return iterator
 
@@ -561,7 +564,7 @@ class LoaderWatch:
         start_ns = time.perf_counter_ns()
         try:
             batch = wrapped(*args, **kwargs)
-        except BaseException as exc:  # the program's exception, raised again
+        except BaseException as exc:  # the program's own exception, which is raised again
             without_this_frame(exc)
             raise
         finally:
@@ -572,7 +575,7 @@ class LoaderWatch:
             self._batches += 1
             try:
                 self._arrived(entry[0], start_ns, end, batch)
-            except Exception as exc:  # must not reach the program
+            except Exception as exc:  # an error in counting must not reach the program
                 self._warn(f"a batch could not be counted: {type(exc).__name__}: {exc}")
         return batch
 

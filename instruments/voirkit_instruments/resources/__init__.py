@@ -43,8 +43,8 @@ def memory() -> dict[str, Any]:
         "process_peak": high_water() or max_rss("RUSAGE_SELF"),
         "units": "bytes",
     }
-    # Importing ``resource`` takes half a millisecond, so it is done only if children have used CPU
-    # time. (``os.times`` counts it in hundredths of a second.)
+    # Importing ``resource`` takes half a millisecond, so it is imported only if children have used
+    # CPU time, which ``os.times`` counts in hundredths of a second.
     children = max_rss("RUSAGE_CHILDREN") if sum(os.times()[2:4]) else 0
     facts["peak"] = max(facts["process_peak"], children)
     devices = _devices()
@@ -120,7 +120,8 @@ class _Reading:
         self.own_s = sum(os.times()[:4]) + _running_children_s()
         # CPU time of all processes on the machine; 0 if the system does not report it
         self.busy_s = _busy_s(usable)
-        self.waited_s = _waited_s()  # time that the main thread was ready without a processor
+        # time that the main thread was ready to run but had no processor
+        self.waited_s = _waited_s()
 
 
 class Processors:
@@ -183,10 +184,10 @@ def _running_children_s() -> float:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            # times of the process itself, and of children that it has waited for
+            # CPU times of the process itself, and of children that it has waited for
             ticks += sum(map(int, fields[11:15]))
         except (OSError, ValueError, IndexError):
-            pass  # ended in the meantime
+            pass  # the process has ended in the meantime
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -228,7 +229,7 @@ def threads_waited_s() -> float | None:
                 with open(f"/proc/self/task/{thread}/schedstat", "rb") as file:
                     waited_ns += int(file.read().split()[1])
             except FileNotFoundError:
-                pass  # ended in the meantime
+                pass  # the thread has ended in the meantime
     except (OSError, ValueError, IndexError):
         return None
     return waited_ns / 1e9
@@ -236,7 +237,7 @@ def threads_waited_s() -> float | None:
 
 def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase | PhaseWithPriority]:
     """Put ``memory`` and ``processors`` into the summary."""
-    # Measure from before the first helper process is started until before it is stopped.
+    # Measured from before the first helper process is started until before it is stopped.
     yield ov.phases.load_script(priority=100)
     processors = Processors()
     yield ov.phases.run_script(priority=1000, throw=False)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from voirkit.instrument import Instrument, Option, lazy_names, whole_number
 
-# Stacks per second. The rate is no divisor or multiple of rates at which things repeat (25, 50, 100
-# Hz), so that sampling does not fall into step with them.
+# Stacks per second. The rate is no divisor or multiple of common rates of recurring events (25, 50,
+# 100 Hz), so that sampling does not fall into step with such events.
 FLAME_HZ = 97
-# Samples per second of CPU time: one in 2 ms. The rate is no divisor or multiple of rates at which
-# things repeat (100, 250, 1000 Hz ticks), so that sampling does not fall into step with them.
+# Samples per second of CPU time: one in 2 ms. The rate is no divisor or multiple of the kernel's
+# tick rates (100, 250, 1000 Hz), so that sampling does not fall into step with the ticks.
 # docs/flame.md says what can be seen at this rate.
 NATIVE_HZ = 499
 FLAME_FOLDER, NATIVE_FOLDER, NATIVE_FILE = "flame", "native", "native.json"  # in a run directory

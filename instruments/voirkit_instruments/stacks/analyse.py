@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 SCHEMA = 1
 _ERRORS = re.compile(r"Errors: (\d+)")
 _NEVER = 1 << 62
-# Lines that explain nothing of a phase: of waiting, the line that requests a batch; of the startup,
-# an import statement.
+# Lines that do not explain why a phase takes long: for waiting, the line that requests a batch; for
+# the startup, an import statement.
 _SAYS_NOTHING = {
     "wait": re.compile(r"^(async )?for\b|\bnext\("),
     STARTUP: re.compile(r"^(import|from)\b"),
 }
-_FEW_SAMPLES = 10  # least samples of a phase for naming its lines
-_LONGEST = 80  # most characters of a line of source
+_FEW_SAMPLES = 10  # minimum number of samples of a phase for listing its lines
+_LONGEST = 80  # maximum number of characters shown of a line of source
 
 
 def summarise(
@@ -171,8 +171,8 @@ def _source_line(frame: Frame) -> str:
     """Return the source text of a frame's line as it is now: the program may be changed before the
     report is read."""
     if not frame.line or not frame.file.endswith(".py") or not os.path.isfile(frame.file):
-        # a run may name any file on this machine: only sources are read, and no pipe, which could
-        # block
+        # A run may name any file on this machine. Only regular Python files are read: reading a
+        # pipe could block.
         return ""
     return shortened_source(linecache.getline(frame.file, frame.line).strip())
 
@@ -254,7 +254,7 @@ def _notes(path: str) -> list[dict[str, Any]]:
 
 
 SPEEDSCOPE, COLLAPSED = "speedscope.json", "collapsed.txt"
-_MOST = 8  # most functions, and most lines, of a phase in a summary
+_MOST = 8  # maximum number of functions, and of lines, of a phase in a summary
 _KINDS = ("main", "worker", "child")
 _NO_PYTHON = "(no Python)"
 
@@ -323,7 +323,7 @@ def figures(counts: Sequence[Counts]) -> dict[str, Any]:
 class CountedStack(NamedTuple):
     """A row of a rank's counts: a stack and how often it was seen."""
 
-    rank_counts: Counts  # the counts that the row is from
+    rank_counts: Counts  # the counts from which the row is taken
     phase: str
     process: str
     thread: str

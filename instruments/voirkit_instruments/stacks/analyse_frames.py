@@ -31,7 +31,7 @@ _NAMED = (
     "spans s JOIN native_names n ON n.kind = s.kind AND n.category = s.category AND n.name ="
     f" s.name AND n.args = {_ARGS}"
 )
-ANNOTATION = "span"  # kind of the records of ``voirkit.ai`` and of DFTracer's names
+ANNOTATION = "span"  # kind of the trace records of ``voirkit.ai`` and of DFTracer's names
 _STAGES, _BODY = ("pipeline", "ai_root"), ".block"
 Name = tuple[str, str]  # (operation or phase, its name)
 Thread = tuple[int, int]  # pid, tid
@@ -116,7 +116,8 @@ class RecordedSpans:
             f"SELECT s.kind, pid, tid, count(*) AS n FROM {_NAMED} WHERE {self._where} GROUP BY ALL"
             " ORDER BY n, tid DESC"
         ).fetchall()
-        # by group and process: the thread with the most spans, which trains or loads
+        # by group (operations or phases) and process: the thread with the most spans, which is
+        # taken for the one that trains or loads
         self.leading: dict[str, dict[int, int]] = {OPERATION: {}, PHASE: {}}
         for kind, pid, tid, _ in threads:
             self.leading[PHASE if kind == "phase" else OPERATION][pid] = tid
@@ -212,22 +213,22 @@ def _parts(pid: Array, tid: Array) -> Iterator[tuple[Thread, slice]]:
         yield (int(pid[first]), int(tid[first])), slice(first, end)
 
 
-# Numbers of voirkit's own stacks: in general, while it waits for py-spy, and just after the end of
-# the run. When the last two occurred is known exactly.
+# Numbers that stand for voirkit's own stacks: any of them, those while it waits for py-spy, and
+# those just after the end of the run. The run records when the last two occurred.
 OWN_STACK, ATTACHING, STOPPING = -1, -2, -3
 _NUMBERS_OF_OWN = {
     ("attach", "stacks/record_py_spy.py"): ATTACHING,
     ("stop", "stacks/record.py"): STOPPING,
 }
-# the file now, and in runs recorded before it moved
+# the file that runs the script: its present path, and the path in older runs
 _RUNS_SCRIPT = ("/voirkit/runner/script.py", "/voirkit/script.py")
 _COMMAND = "/voirkit/cli.py"
 
-OTHER = "other"  # of the training process: in a step, but in no phase
+OTHER = "other"  # phase of the training process inside a step, but outside all other phases
 # phases of loader workers, and of other child processes
 FETCH, BETWEEN_FETCHES, CHILD = "fetch", "between fetches", "child"
-MAIN = ""  # the thread that trains or loads
-# all code without a name in its library; each address would be its own function
+MAIN = ""  # name of the thread that trains or loads
+# Stands for all code without a name in its library: otherwise each address would be a function.
 UNNAMED = "(unnamed)"
 _IMPORTING = "<frozen importlib"
 _WORKER = "torch/utils/data/_utils/worker.py"
@@ -245,7 +246,7 @@ class Frame(NamedTuple):
     """A stack frame."""
 
     # function, with its class if known (``Compose.__call__``); an address if the library has no
-    # name for it
+    # name for the function
     name: str
     file: str  # source file or library
     line: int = 0  # line that was being executed; 0 if not known
@@ -378,7 +379,7 @@ def _without_importing(frames: Sequence[Frame]) -> Sequence[Frame]:
     Python's own tracebacks do."""
     last = len(frames)
     while last and frames[last - 1].file.startswith(_IMPORTING):
-        last -= 1  # the import system itself is at work here
+        last -= 1  # the innermost frames are the import system's own: these are kept
     outer = [frame for frame in frames[:last] if not frame.file.startswith(_IMPORTING)]
     return [*outer, *frames[last:]]
 
@@ -419,7 +420,7 @@ def operation_and_phase(frames: Sequence[Frame], operations: Collection[str]) ->
             is_fetching = True
         inner = _operation(frame, operations, is_fetching) if operations else ""
         if inner and frame.function == "forward":
-            phase = outer_phase  # a transform that is a module; no forward pass
+            phase = outer_phase  # this ``forward`` is a transform's, not a forward pass
         operation = inner or operation
         if not frame.file.endswith(_MODULE_CALL):
             outer_phase = phase

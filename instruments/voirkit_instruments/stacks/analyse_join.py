@@ -38,7 +38,7 @@ from voirkit_instruments.stacks.analyse_frames import (
 )
 from voirkit_instruments.stacks.analyse_samples import Thread
 
-# Phases that the trace and the stacks show independently.
+# phases that are seen both in the trace and on the stacks, independently of each other
 _PHASES_OF_BOTH = ("wait", *COMPUTE)
 _STEP_NS = 250_000
 _TRIES = 2000
@@ -46,8 +46,8 @@ _STARTS_NS = 1_500_000  # how long py-spy's clock takes to start if a processor 
 _OWN_THREADS = "voirkit-"
 
 SpansByThread = Mapping[tuple[int, int], Spans]
-# stretches in which a thread had the same stack: (from, to, stack), in microseconds of py-spy's
-# clock
+# A run (also called a stretch) is a time in which a thread had the same stack: (from, to, stack),
+# in microseconds of py-spy's clock.
 Runs = Sequence[tuple[int, int, int]]
 
 
@@ -55,10 +55,10 @@ class Clock(NamedTuple):
     """Position of py-spy's clock on the run's clock."""
 
     zero_ns: int  # when py-spy's clock started
-    within_ns: int  # possible error
+    within_ns: int  # possible error of ``zero_ns``
     # number of stacks that were compared: those that show a phase, or were seen in one
     compared: int = 0
-    same: int = 0  # number of these that show the phase in which they were seen
+    same: int = 0  # number of compared stacks that show the phase in which they were seen
 
 
 def clock_bounds(
@@ -106,8 +106,8 @@ def find_clock(
         return unaligned
     codes = {name: code for code, (_, name) in enumerate(names) if name in _PHASES_OF_BOTH}
     by_stack = {number: _code_by_frames(number, stacks, codes) for _, _, number in runs}
-    # Only the start of each stretch is known to be the time of a sample; the times of the samples
-    # inside it are not written.
+    # Only the start of each stretch is used, which is the time of a sample; py-spy does not write
+    # the times of the samples inside the stretch.
     start_ns = np.array([start_us for start_us, _, _ in runs], dtype=np.int64) * 1000
     by_frames = np.array([by_stack[number] for _, _, number in runs], dtype=np.int64)
     comparable = np.array(sorted(codes.values()), dtype=np.int64)
@@ -121,7 +121,7 @@ def find_clock(
     shares = np.array(same) / np.maximum(compared, 1)
     best = np.flatnonzero(shares == shares.max())
     middle = int(best[len(best) // 2])
-    if not same[middle]:  # no stack shows the phase that was recorded at its time
+    if not same[middle]:  # no stack shows the phase that was recorded when it was seen
         return unaligned
     within_ns = int(tries[best[-1]] - tries[best[0]]) + _STEP_NS
     return Clock(int(tries[middle]), within_ns, compared[middle], same[middle])
@@ -177,7 +177,7 @@ class StackCounts:
         self._steps = steps
         self._phase_of_stack: dict[int, str] = {}
         self.counts: Counter[Row] = Counter()
-        # by process: its name, with the number of its samples
+        # by process: its names, each with its number of samples
         self.processes: dict[int, Counter[str]] = {}
         self.own = 0
         self.late = 0
@@ -211,7 +211,8 @@ class StackCounts:
             end_us = until_us
             existed_ns = last_seen.get(thread.tid, last_ns)
             if existed_ns < last_ns:
-                # A thread that has ended keeps its last stack to the end of the file.
+                # The thread's last stack is cut off here: in the file of py-spy, a thread that has
+                # ended keeps its last stack to the end of the file.
                 end_us = min((existed_ns - clock.zero_ns) // 1000, until_us)
             runs = [
                 (start, min(end, max(end_us, start + 1)), stack)

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 OTHER_PROCESSES = "other processes"
-TIME = "cpu-clock"  # the event that is counted in nanoseconds
+TIME = "cpu-clock"  # perf's event that is counted in nanoseconds
 _BY_PREFERENCE = ("cycles", TIME)  # events that shares are computed from, the preferred first
-_SHORT = 3  # most functions of an operation that the summary names
+_SHORT = 3  # maximum number of functions of an operation in the summary
 
 
 def summarise(
@@ -129,7 +129,8 @@ class SampleCounts:
         self._reader = reader
         self._until_ns = began_ns
         self._rows = [*recorded.names, (ELSEWHERE, ""), (OTHER_PROCESSES, "")]
-        # (row, code, 1 if of another thread, event): [samples, amount of the event]
+        # (row, code, 1 if not the row's own thread, event): [number of samples, amount of the
+        # event]
         self._counts: dict[tuple[int, int, int, int], list[int]] = {}
         self._elapsed_ns = np.zeros(n_names, dtype=np.int64)
         self._starts = np.zeros(n_names, dtype=np.int64)
@@ -179,7 +180,7 @@ class SampleCounts:
             return
         columns = [row[mask], batch.code[mask], is_other[mask], batch.event[mask]]
         keys, places = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        places = places.reshape(-1)  # numpy 2.0 gives it the shape of a column
+        places = places.reshape(-1)  # numpy 2.0 returns it in the shape of a column
         weights = np.zeros(len(keys), dtype=np.int64)
         np.add.at(weights, places, batch.period[mask])
         sizes = np.bincount(places).tolist()

@@ -40,13 +40,14 @@ _SAMPLE = re.compile(
 )
 _LOST = re.compile(r"PERF_RECORD_LOST(?:_SAMPLES)?\s+lost\s+(\d+)")
 _OFFSET = re.compile(r"\+0x[0-9a-f]+$")
-# A bare address instead of a name. C functions may be called `add` or `deadbeef`.
+# A bare address instead of a name. It has a digit, since C functions may be called `add` or
+# `deadbeef`.
 _ADDRESS = re.compile(r"0x[0-9a-f]+|(?=[a-f]*\d)[0-9a-f]{8,16}")
 _GENERATED = re.compile(r"/tmp/perf-\d+\.map$|//anon$|/memfd:")
 _KERNEL = 1 << 63  # addresses from here on are the kernel's, on x86-64 and 64-bit ARM
 
 UNKNOWN = "?"
-# machine code that the program generated, as oneDNN and Python's support for perf do
+# stands for machine code that the program generated, as oneDNN and Python's support for perf do
 JIT = "[jit]"
 
 
@@ -57,15 +58,15 @@ class Sample(NamedTuple):
     tid: int
     time_ns: int  # on the clock that perf was told to use
     # the event that was counted, without modifiers (``cpu-clock``, ``cycles``); empty if the line
-    # has none
+    # names no event
     event: str
     # how much of the event this sample stands for: nanoseconds for ``cpu-clock``, counts for other
     # events; 1 if the line does not say
     period: int
     user_only: bool  # True if the kernel was left out (``cpu-clock:u``)
     function: str | None  # the function's name, demangled; None if the library has no name for it
-    # the name of its file without the folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?`` if not
-    # known
+    # the name of the library's file without the folder, or ``[kernel.kallsyms]``, ``[jit]``; ``?``
+    # if not known
     library: str
     kernel: bool  # True if the kernel was running
 
@@ -104,7 +105,7 @@ def _library(dso: str) -> str:
     dso = dso.removesuffix(" (deleted)")
     if dso in ("", "[unknown]", "inlined"):
         return UNKNOWN
-    # [kernel.kallsyms], [vdso], [nf_tables], and perf's [kernel.kallsyms]_stext
+    # such as [kernel.kallsyms], [vdso], [nf_tables], and perf's [kernel.kallsyms]_stext
     if dso.startswith("["):
         return dso.partition("]")[0] + "]"
     if _GENERATED.match(dso):
@@ -126,7 +127,7 @@ class Code(NamedTuple):
     """The function and library in which a sample was taken."""
 
     function: str | None  # the function's name; None if the library has none for it
-    library: str  # the file's name
+    library: str  # the name of the library's file
     kernel: bool  # True for code of the kernel
 
 
@@ -197,8 +198,8 @@ def perf_script(data: str) -> Iterator[str]:
         "--fields",
         _FIELDS,
     ]
-    # Use neither the user's settings nor a symbol server: names that are not in the files stay
-    # unknown.
+    # perf uses neither the user's settings nor a symbol server (debuginfod): names that are not in
+    # the files stay unknown.
     environment = {**os.environ, "LC_ALL": "C.UTF-8", "PERF_CONFIG": os.devnull, "PAGER": "cat"}
     environment.pop("DEBUGINFOD_URLS", None)
     with (
@@ -263,7 +264,7 @@ def read_chrome_trace(path: str, stacks: Stacks) -> list[Thread]:
             tid = int(root["tid"], 0)
             name = root["name"] or ""
             thread = threads.setdefault(tid, Thread(tid, name))
-            thread.name = thread.name or name  # the name may come late
+            thread.name = thread.name or name  # the thread may get its name late
             number = stacks.number(frames[1:])
             if thread.runs and thread.runs[-1][1:] == (start_us, number):
                 start_us, _, _ = thread.runs.pop()
@@ -296,7 +297,7 @@ def read_sampler(lines: Iterable[str], stacks: Stacks) -> dict[int, tuple[str, A
     would seem to be most of a program that computes.
     """
     frames: list[Frame] = []
-    numbers: list[int] = []  # numbers of stacks, by the sampler's numbers
+    numbers: list[int] = []  # numbers in ``stacks``, by the sampler's number of the stack
     names: dict[int, str] = {}
     samples: dict[int, tuple[list[int], list[int]]] = {}
     before: set[int] = set()
@@ -345,7 +346,7 @@ def parse_native_stack(line: str) -> tuple[list[Frame], int] | None:
     if not count.isdigit() or not text:
         return None
     frames = [parse_frame(part) for part in text.split(";")]
-    # without the entry `process 30201:"main.py"`
+    # The entry `process 30201:"main.py"`, which has no file, is left out.
     return [frame for frame in frames if frame.file], int(count)
 
 

@@ -94,8 +94,8 @@ class StackSampler:
             self._warn(f"--flame: {exc}.\n  The run goes on without it.")
             return
         self._record["attached_ns"] = recorder.now()
-        # One record, so that the trace of a run that trains nothing is not empty: it is completed
-        # like any other.
+        # Without this record, the trace of a run that trains nothing would be empty, and would not
+        # be completed like any other.
         recorder.mark(recorder.name("flame", "taking", kind="mark"), self._record["began_ns"])
         self._write()
 
@@ -166,7 +166,8 @@ class StackSampler:
         self._record["took_s"] = took_s
         took_ns = int((took_s or 0.0) * 1e9)
         recorder.timed(0, took_ns, "processes")
-        # py-spy stops the program for each stack: that takes 0.8 times its own CPU time (measured)
+        # py-spy stops the program for each stack, altogether for 0.8 times py-spy's CPU time
+        # (measured).
         if self._py_spy is not None:
             recorder.timed(0, took_ns, "sampling")
         self._write()
@@ -218,7 +219,7 @@ def flame(
     workers = watch_workers(ov.warn)
     yield ov.phases.load_script(priority=-50)
     if ov.run_dir is None:
-        return  # a warning has named the reason
+        return  # there is no run directory, and a warning has said why
     native = started(ov, "--native")
     sampler = StackSampler(ov.run_dir, rate_hz, gil, native, ov.options.trace_limit, ov.warn)
     will_strace = False
@@ -242,7 +243,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
     return flame(options["flame"], options["gil"])(ov)
 
 
-_WRITE_S = 0.5  # time between two writes; so much is lost if a run is killed
+_WRITE_S = 0.5  # time between two writes; the stacks of that time are lost if a run is killed
 _JOIN_S = 2.0
 
 
@@ -258,7 +259,7 @@ class ThreadSampler:
         self._most_bytes = most_bytes
         self._warn = warn
         self._over = threading.Event()
-        # by code object and line; the code of a deleted function stays alive here
+        # by code object and line; keeps the code of a deleted function alive
         self._frames: dict[tuple[Any, int], int] = {}
         self._stacks: dict[tuple[int, ...], int] = {}
         self._names: dict[int, str] = {}
@@ -291,8 +292,7 @@ class ThreadSampler:
                 try:
                     self._sample(waited)
                 except AttributeError:
-                    # once, on a busy machine, CPython 3.11 returned an object (a dict) that was no
-                    # frame
+                    # Once, on a busy machine, CPython 3.11 returned a dict instead of a frame.
                     self.late += 1
                 now_s = time.perf_counter()
                 if now_s - last_write_s > _WRITE_S:
@@ -304,7 +304,7 @@ class ThreadSampler:
                 self.took_s += time.thread_time() - start_s
                 if self.cut is not None:
                     return
-        except Exception as exc:  # must not reach the program
+        except Exception as exc:  # an error in sampling must not reach the program
             self.cut = f"{type(exc).__name__}: {exc}"
         if self.cut is not None:
             self._warn(f"--flame: no more stacks are taken ({self.cut}).")
@@ -327,7 +327,7 @@ class ThreadSampler:
     def _tid(self, ident: int) -> int | None:
         """Return the native id of a thread, and write its name once; None for voirkit's own
         threads."""
-        # enumerate() takes a lock that the program may hold
+        # Not threading.enumerate(), which takes a lock that the program may hold.
         thread = threading._active.get(ident)  # type: ignore[attr-defined]
         if thread is None or thread.native_id is None:
             return ident
@@ -346,7 +346,7 @@ class ThreadSampler:
             number = self._frames.get((code, line))
             if number is None:
                 number = self._frames[code, line] = len(self._frames)
-                # Python 3.11 and later include the class
+                # In Python 3.11 and later, ``co_qualname`` includes the class.
                 name = getattr(code, "co_qualname", code.co_name)
                 self._lines.append(json.dumps({"frame": [name, code.co_filename, line]}))
             numbers.append(number)

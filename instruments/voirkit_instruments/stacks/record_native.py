@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from voirkit.phases import Phase, PhaseWithPriority
     from voirkit.runner.overseer import Overseer
 
-TIME = "cpu-clock"  # always counted: nanoseconds of CPU time
+TIME = "cpu-clock"  # perf's event that is always counted: nanoseconds of CPU time
 _COUNTERS = ("cycles", "instructions", "cache-misses")
 _PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 _INSTALL = (
     "Install it (Debian: apt-get install linux-perf; Ubuntu: linux-tools-generic; Fedora: dnf"
     " install perf), or,\nwith less precision, py-spy: pip install 'voirkit[native]'."
 )
-_PAGES = "32"  # 128 kB per processor, 5 s of samples; a user may lock 516 kB in all
+_PAGES = "32"  # perf's buffer: 128 kB per processor, 5 s of samples; a user may lock 516 kB in all
 
 
 def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
@@ -95,7 +95,7 @@ def attach_perf(pid: int, stem: str, rate_hz: int, most_bytes: int) -> Attached:
         reader = os.open(answer, os.O_RDONLY | os.O_NONBLOCK)
         writer = os.open(control, os.O_RDWR | os.O_NONBLOCK)
         try:
-            # perf begins when it reads this, and answers once it has begun
+            # perf begins to sample when it reads this, and then answers.
             os.write(writer, b"enable\n")
             process = attach_program(
                 command,
@@ -235,8 +235,8 @@ class NativeSampler:
             "ended_ns": None,
             "ended": False,
         }
-        # One record, so that the trace of a run that trains nothing is not empty: it is completed
-        # like any other.
+        # Without this record, the trace of a run that trains nothing would be empty, and would not
+        # be completed like any other.
         recorder.mark(recorder.name("native", "sampling", kind="mark"), self._record["began_ns"])
         self._write()
 
@@ -262,7 +262,7 @@ class NativeSampler:
         profiler = self._sampling.process
         self._record.update(ended=True, ended_ns=recorder.now())
         if profiler.has_ended(0):
-            self._record["ended_ns"] = None  # the last sample shows the end
+            self._record["ended_ns"] = None  # unknown; the last sample shows when sampling ended
             why = _why_ended(profiler.read_output())
             self._warn(f"--native: sampling ended before the run did ({why}).")
         took_s = profiler.cpu_s()
@@ -306,7 +306,7 @@ def native(ov: Overseer, rate_hz: int = NATIVE_HZ) -> Iterator[Phase | PhaseWith
     ``rate_hz`` is the number of samples per second of CPU time."""
     yield ov.phases.load_script
     if ov.run_dir is None:
-        return  # a warning has named the reason
+        return  # there is no run directory, and a warning has said why
     sampler = NativeSampler(ov.run_dir, rate_hz, ov.options.trace_limit, ov.warn)
     sampler.start()
     try:

@@ -20,9 +20,9 @@ from voirkit_instruments.detached import (
 from voirkit_instruments.stacks import record_py_spy_tree
 
 CHUNK_S = 60
-_MOST_NATIVE_HZ = 100  # a C stack takes py-spy some milliseconds
-# All threads, with full file names. Waiting threads are recorded too (``--idle``): an unchanged
-# stack is written only once, so its end would not be seen.
+_MOST_NATIVE_HZ = 100  # maximum rate with C frames: such a stack takes py-spy some milliseconds
+# All threads, with full file names. Waiting threads are recorded too (``--idle``): py-spy writes an
+# unchanged stack only once, so without that option the end of the stack would not be seen.
 _OPTIONS = ("--threads", "--full-filenames")
 _MAY_NOT_ATTACH = (
     "it may not look into the process (kernel.yama.ptrace_scope, or a container without"
@@ -55,9 +55,9 @@ def attach(
     spy = program()
     if spy is None:
         raise CannotAttach("py-spy is not installed.\nInstall it: pip install 'voirkit[flame]'.")
-    # py-spy stops the process for each sample. With ``--nonblocking`` it would not, but then it
-    # combines parts of several stacks into one: for functions that last some microseconds, 9 to 54
-    # % of the stacks were ones that never occur.
+    # py-spy stops the process for each sample. ``--nonblocking`` would avoid that, but mixes parts
+    # of several stacks into one: with functions that last some microseconds, 9 to 54 % of the
+    # stacks were ones that never occur.
     if tracer_pid():
         raise CannotAttach(
             "another process traces this one (strace, a debugger), and there can be one only."
@@ -84,7 +84,7 @@ def attach(
         str(most_bytes),
         *options,
     ]
-    let_trace(ANYBODY)  # Yama lets only ancestors trace a process: permit py-spy as long as it runs
+    let_trace(ANYBODY)  # permit py-spy while it runs: Yama lets only ancestors trace a process
     try:
         environment = {**os.environ, "RUST_BACKTRACE": "0"}
         process = attach_program(

@@ -24,8 +24,8 @@ import subprocess
 import sys
 import time
 
-_LOOK_S = 0.1  # time between two looks for processes and threads
-_FAILED = 3  # number of failed chunks of a process in a row after which it is given up
+_LOOK_S = 0.1  # time between two searches for processes and threads
+_FAILED = 3  # after this many failed chunks in a row, a process is given up
 
 
 class Chunk:
@@ -199,7 +199,7 @@ class Tree:
         while candidates:
             pid = candidates.pop()
             try:
-                # fails for a process that has ended and has not been waited for
+                # Raises OSError if the process has ended and has not been waited for.
                 os.readlink(f"/proc/{pid}/exe")
                 last_seen = self._last_seen.setdefault(pid, {})
                 for tid in os.listdir(f"/proc/{pid}/task"):
@@ -208,7 +208,7 @@ class Tree:
                     last_seen[int(tid)] = now_ns
                 pids.append(pid)
             except OSError:
-                continue  # the process has ended meanwhile
+                continue  # the process has ended
         return pids
 
 

@@ -26,12 +26,13 @@ from voirkit.report.sections import (
 if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
-_LEAST_SHARE = 0.005  # least share of the stacks of a kind of process
+# phases, functions and lines with a smaller share of the stacks of a kind of process are left out
+_LEAST_SHARE = 0.005
 _OWNERS = ("the program", "torch", "other packages", "Python")
 _TRAINING = "threads that train"
 _LOADING = "loader workers"
 _OTHER_THREADS = "all other threads and processes"
-_LONGEST = 72  # most characters of a C function's name
+_LONGEST = 72  # maximum number of characters shown of a C function's name
 
 Part = Mapping[str, Any]
 

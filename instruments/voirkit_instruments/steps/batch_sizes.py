@@ -88,12 +88,13 @@ def _count(batch: object, depth: int) -> int | None:
 
 def _count_object(batch: object, depth: int) -> int | None:
     """Return the items of a library's object that is none of the usual containers."""
-    for name in ("num_graphs", "batch_size"):  # attributes in torch_geometric, dgl and others
+    # attributes of batches in torch_geometric, dgl and others
+    for name in ("num_graphs", "batch_size"):
         size = getattr(batch, name, None)
         if type(size) is int:
             return size
     if hasattr(type(batch), "__len__"):
-        return len(batch)  # type: ignore[arg-type]  # hasattr has just looked
+        return len(batch)  # type: ignore[arg-type]  # hasattr has found ``__len__``
     return _count_plain_fields(plain_fields(batch), depth)
 
 
@@ -139,7 +140,7 @@ def _count_unasked(batch: object, depth: int) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else 1
     if only_looks(batch):
-        return len(batch)  # type: ignore[arg-type]  # it has one, and it only looks
+        return len(batch)  # type: ignore[arg-type]  # it has a ``__len__`` that only reads fields
     return _count_plain_fields(fields, depth)
 
 
@@ -148,11 +149,12 @@ def _count_sequence(batch: Sequence[object], depth: int) -> int | None:
         return 0
     if type(batch) not in (list, tuple):
         sizes = getattr(batch, "batch_sizes", None)
-        # torch.nn.utils.rnn.PackedSequence: the number of sequences in each time step, on the CPU
+        # ``batch_sizes`` of torch.nn.utils.rnn.PackedSequence is the number of sequences in each
+        # time step, on the CPU.
         if sizes is not None:
             return int(sizes[0])
     shape = _shape(batch[0])
-    if shape is not None and len(shape):  # the most common case
+    if shape is not None and len(shape):  # the most common case: a list or tuple of tensors
         return int(shape[0])
     first = batch[:_SAMPLED]
     for element in first:
@@ -231,7 +233,7 @@ def plain_fields(thing: object) -> dict[str, Any]:
         except AttributeError:  # nothing was assigned to this slot
             continue
     attributes = of_class(kind, "__dict__")
-    # the second is for types written in C, such as SimpleNamespace
+    # MemberDescriptorType: the ``__dict__`` of types written in C, such as SimpleNamespace
     if type(attributes) in (GetSetDescriptorType, MemberDescriptorType):
         fields.update(attributes.__get__(thing))
     return fields
@@ -376,7 +378,7 @@ _PLAIN = (
     GetSetDescriptorType,
     FunctionType,
 )
-_LONGEST = 64  # a longer list is not walked
+_LONGEST = 64  # maximum length of a list whose elements are inspected
 _DEEPEST_LENGTH = 4
 _ABSENT: Any = object()
 
@@ -399,8 +401,8 @@ def batches(loader: Any) -> int | None:
         if _is_library(type(sampler)):
             things.append(getattr(sampler, "__dict__", {}).get("data_source"))
     things = [thing for thing in things if thing is not None]
-    # a loader with its own ``__len__`` may repeat a sampler forever: things without a length are
-    # not asked for one
+    # If the loader has its own ``__len__``, things without a length are not checked: such a loader
+    # may repeat a sampler forever.
     if not _is_library(of_class(type(loader), "__len__")):
         things = [thing for thing in things if of_class(type(thing), "__len__") is not _ABSENT]
     return len(loader) if all(map(only_looks, things)) else None
@@ -417,7 +419,7 @@ def only_looks(thing: object, deep: int = _DEEPEST_LENGTH) -> bool:
     kind = type(thing)
     length = of_class(kind, "__len__")
     if type(length) is not FunctionType:
-        return type(length).__name__ == "wrapper_descriptor"  # of a list or dictionary
+        return type(length).__name__ == "wrapper_descriptor"  # such as that of a list or dictionary
     if deep <= 0 or type(of_class(kind, "__getattribute__")) is FunctionType:
         return False
     code, parts, cells = length.__code__, False, []
@@ -459,7 +461,7 @@ def _values(thing: Any, names: Iterable[str]) -> list[Any]:
     fields = vars(thing) if type(of_class(kind, "__dict__")) is GetSetDescriptorType else {}
     for name in names:
         member = of_class(kind, name)
-        if type(member) is MemberDescriptorType:  # a slot
+        if type(member) is MemberDescriptorType:  # defined by ``__slots__``
             try:
                 values.append(member.__get__(thing))
             except AttributeError:

@@ -48,7 +48,8 @@ WORKERS_STOPPED = "stop"
 # Conditions that the patched functions check. If one is true, torch.compile is tracing the
 # function, which then behaves as without voirkit. The tracer (dynamo) takes the condition for a
 # constant, so it is not in the compiled graph and does not break the graph. A condition reaches
-# torch through a global of the patched function's module: ``torch``, ``dist`` or keras' ``backend``.
+# torch through a global of the patched function's module: ``torch``, ``dist`` or keras'
+# ``backend``.
 COMPILING = tuple(
     f"{torch}.{condition}()"
     for torch in ("torch", "dist.torch", "backend.torch.core.torch")
@@ -136,7 +137,8 @@ class FunctionPatches(Patches):
             while stack:
                 kind = stack.pop()
                 stack += kind.__subclasses__()
-                if hasattr(vars(kind).get("step"), "hooked"):  # the step is decorated
+                # torch decorates a step when it makes the first optimizer of the class
+                if hasattr(vars(kind).get("step"), "hooked"):
                     self.around_step(kind, step, decorated)
 
         self.when_imported("torch.optim.optimizer", install)
@@ -163,13 +165,14 @@ class StepEvents:
     """
 
     def __init__(self) -> None:
-        # the state of each thread, once there are subscribers: what it is inside of
+        # the state of each thread, such as the operation it is inside of; None until code is put
+        # around a function that has subscribers
         self.here: Any = None
         self._is_expected = False
         self._before: dict[str, list[Subscriber]] = {}
         self._after: dict[str, list[Subscriber]] = {}
         self._wrap_phase: list[Callable[[str, Calls], Calls]] = []
-        # True once the code around the phases is made: too late to wrap it
+        # True once the callbacks around the phases have been made, and can no longer be wrapped
         self.is_patched = False
 
     def __bool__(self) -> bool:
@@ -220,7 +223,7 @@ class StepEvents:
             after = tuple(map(_with_first, after))
 
         def entering(*arguments: Any) -> Any:
-            # a base class's step is part of the same step
+            # A base class's ``step`` is part of the same step, which has been reported.
             if not (is_step and thread.inside == IN_STEP):
                 for subscriber in before:
                     subscriber(*arguments)

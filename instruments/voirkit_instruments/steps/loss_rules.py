@@ -16,7 +16,7 @@ Loss = Mapping[str, Any]
 # for normally distributed values: standard deviation divided by the median distance from the median
 _DEVIATIONS_OF_DISTANCE = 1.48
 _ERROR_OF_MEDIAN = 1.25  # standard error of a median divided by that of a mean
-GROWN = 100.0  # a training diverges at this many times its first loss
+GROWN = 100.0  # a loss of this many times the first loss counts as divergence
 
 
 def findings(summary: Mapping[str, Any]) -> Iterator[Finding]:

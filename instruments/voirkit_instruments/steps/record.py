@@ -51,7 +51,7 @@ class Steps:
         self._ov = ov
         self._recorder = recorder
         self._torch: TorchPatches | None = None
-        # (wrapper's id, thread) -> when it began
+        # (wrapper's id, thread) -> when the evaluation began
         self._evaluations: dict[tuple[object, int], int] = {}
         self._over = False
 
@@ -168,7 +168,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
         steps.end(completed)
 
 
-# in processes that multiprocessing spawns
+# recording in processes that multiprocessing spawns
 
 
 def begin_in_child(offer: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Losses:
     run costs no more than a short one."""
 
     def __init__(self) -> None:
-        self.n = 0  # how many losses there were
+        self.n = 0  # number of losses so far
         self._first: Any = None
         self._last: Any = None
         self._every = 1
@@ -208,7 +208,7 @@ class Losses:
 
     def add(self, loss: Any) -> None:
         """Add the next loss: a number, a tensor or an array. Does not wait for a device."""
-        # fast path, as this runs at each step
+        # Fast path, because this runs at each step.
         if type(loss) is float and self.n and -_INFINITE < loss < _INFINITE:
             self._n_read += 1
             if self.n % self._every == 0:
@@ -223,7 +223,7 @@ class Losses:
             elif not may_be_read(loss):
                 loss = None
             elif hasattr(loss, "detach"):
-                loss = loss.detach()  # must not keep the program's graph alive
+                loss = loss.detach()  # the program's graph must not be kept alive
         if type(loss) is float:
             self._check(self.n, loss)
         if self.n % self._every == 0:
@@ -234,7 +234,7 @@ class Losses:
         self.n += 1
 
     def _sample(self, loss: Any) -> None:
-        # copied, as the program may overwrite it
+        # A tensor is copied, because the program may overwrite it.
         self._samples.append((self.n, loss.clone() if hasattr(loss, "clone") else loss))
         if len(self._samples) >= MOST_POINTS:
             del self._samples[1::2]
@@ -296,8 +296,8 @@ class Losses:
 
 
 MOST_SERIES = 64
-_MOST_PENDING = 1024  # most backward passes without an optimizer step that are kept
-_MOST_ASKED = 16  # passes of a series that are inspected for a divisor of the loss
+_MOST_PENDING = 1024  # maximum number of backward passes that wait for an optimizer step
+_MOST_ASKED = 16  # number of passes of a series whose loss is inspected for a divisor
 _MOST_DIVISORS = 4
 
 
@@ -309,7 +309,7 @@ class LossSeries(Losses):
         self.number = number  # number of the optimizer, in order of appearance
         self.updates = 0  # steps of the optimizer
         self.single = 0  # updates after a single pass
-        self.first_pass = self.last_pass = first_pass  # numbers among the passes of all series
+        self.first_pass = self.last_pass = first_pass  # their positions among all series' passes
         self._sizes: dict[int, int] = {}  # number of passes -> updates with that many, above 1
         self._divisors: set[float] = set()  # numbers by which losses were divided; 1: not divided
 
@@ -359,11 +359,11 @@ class _Passes:
 
     def __init__(self) -> None:
         self.losses: list[Any] = []  # losses of the passes since the last optimizer step
-        # divisors of the losses that were inspected for one
+        # by inspected loss: the number that it was divided by; None: not divided
         self.divisors: list[float | None] = []
         self.optimizer = 0  # optimizer whose series the previous passes belong to
         self.series: LossSeries | None = None  # the series of that optimizer
-        self.next_optimizer: dict[int, int] = {}  # by optimizer: which one stepped after it
+        self.next_optimizer: dict[int, int] = {}  # by optimizer: the one that stepped after it
         self.never_steps = False
 
     def end_series(self, n_passes: int) -> None:
@@ -382,7 +382,7 @@ class SeenLosses:
         # number of passes that are still to be inspected for the divisor of their loss
         self.looks = _MOST_ASKED
         self._last: Any = None
-        # by optimizer; 0: passes that no optimizer used
+        # by number of the optimizer; 0 stands for passes that no optimizer used
         self._series: dict[int, LossSeries] = {}
         self._n_series = 0
         self._threads: dict[int, _Passes] = {}
@@ -478,7 +478,7 @@ class SeenLosses:
             following = passes.next_optimizer.get(passes.optimizer, passes.optimizer)
             series = self._series.get(following)
             if following and series is not None and len(passes.losses) == series.passes_of_update():
-                # a step is noticed at the next pass, but none has followed
+                # The last step has not been noticed yet: that happens only at the next pass.
                 self._step(passes, following)
             else:
                 self._flush(passes, following)
@@ -529,12 +529,12 @@ def _as_float(loss: Any) -> float | None:
     plain = number(loss)
     if plain is not None:
         return float(plain)
-    try:  # a loss with a value for each item of the batch
+    try:  # the loss may have a value for each item of the batch
         if not may_be_read(loss):
             return None
         losses = loss.float() if hasattr(loss, "float") else loss
         return float(losses.mean())
-    except Exception:  # not a number of any kind
+    except Exception:  # the loss is not a number of any kind
         return None
 
 
@@ -556,7 +556,9 @@ def record_loss(ov: Overseer, options: Mapping[str, Any]) -> Iterator[Phase]:
     if no_steps and ov.may_be_listened_to:
         from voirkit_instruments.steps.events import LOSS, StepEvents
 
-        ov.shared(StepEvents).subscribe(LOSS)  # makes the steps instrument patch torch all the same
+        # Because of this subscription the steps instrument patches torch in spite of
+        # ``--no-steps``.
+        ov.shared(StepEvents).subscribe(LOSS)
     when_imported("torch", start)
     yield ov.phases.finalize
     ov.summary["loss"] = losses.summary()

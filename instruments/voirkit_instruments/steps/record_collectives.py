@@ -35,15 +35,15 @@ _KIND = "collective"
 # suffix of the group's name in records of function calls, whose numbers differ from the flight
 # recorder's
 _CALLED = " (calls)"
-# point-to-point: between two ranks
+# functions that exchange data between two ranks only, and are not recorded
 _MESSAGES = ("send", "recv", "send_object_list", "recv_object_list")
-_NEW = 1_500  # read after this many new entries, of the 2,000 that a recorder keeps by default
+_NEW = 1_500  # a recorder is read after this many new entries; by default it keeps 2,000
 _AT_LEAST_EVERY_NS = 10_000_000_000
 # minimum interval between time-based reads, as a multiple of a read's duration: such reads take at
 # most a thousandth of the time
 _OFTENEST = 1_000
-# age from which an entry counts as final: torch's watchdog, if it runs, has set the duration by
-# then
+# Age from which an entry counts as final. By then torch's watchdog, if it runs, has set the
+# entry's duration.
 _RETIRED_NS = 1_000_000_000
 _BYTES = {
     "Double": 8,
@@ -111,7 +111,7 @@ class FlightRecorder:
         if "collective_seq_id" not in entries[0]:
             raise TypeError("a recorder of torch 2.3")
         if entries[-1]["record_id"] < self.last:
-            self.last = -1  # the program has emptied the recorder
+            self.last = -1  # all entries are new: the program has emptied the recorder
         self.lost += max(entries[0]["record_id"] - self.last - 1, 0)
         new = [entry for entry in entries if entry["record_id"] > self.last]
         self._has_times = self._has_times or any("duration_ms" in entry for entry in new)
@@ -250,7 +250,9 @@ class CollectiveRecording:
                 continue
             group, description = entry["process_group"]
             profiled = entry["profiling_name"]
-            if "," in self._backend:  # each backend numbers the collectives of the group separately
+            if "," in self._backend:
+                # The backend becomes part of the name, since each backend numbers its
+                # collectives separately.
                 group = f"{group} ({profiled.rpartition(':')[0]})"
             n_bytes = _bytes(entry["input_sizes"], entry["input_dtypes"])
             args = self._described(group, description, n_bytes)
@@ -285,7 +287,8 @@ def _scheduled_ns() -> tuple[int, int]:
     """Return the nanoseconds that this thread ran on a processor, and those that it was runnable
     but waited for one; -1 if the system does not report them."""
     try:
-        # binary mode: decoding calls functions in Python, which torch.compile would trace
+        # In binary mode, because decoding calls functions in Python, which torch.compile would
+        # trace.
         with open("/proc/thread-self/schedstat", "rb") as file:
             words = file.read().split()
         return int(words[0]), int(words[1])

@@ -33,15 +33,15 @@ def steps_of_program() -> Iterator[tuple[str, FunctionType]]:
         if type(module) is ModuleType and _is_of_program(module):
             for kind in list(vars(module).values()):
                 if isinstance(kind, type) and _is_optimizer(kind, module):
-                    # without its decorators, usually torch.no_grad
+                    # the function inside its decorators, usually torch.no_grad
                     step = innermost(vars(kind)["step"])
                     yield f"{kind.__module__}.{kind.__qualname__}.step", step
 
 
 def _is_of_program(module: ModuleType) -> bool:
     file = vars(module).get("__file__")
-    # checked first, without file_owner's cache: for most modules the path alone rules out the
-    # program
+    # Checked before ``file_owner`` and its cache: for most modules the path alone shows that they
+    # are not the program's.
     if type(file) is not str or "site-packages" in file or file.startswith(_STANDARD_LIBRARY):
         return False
     return file_owner(file) is Owner.PROGRAM
@@ -65,7 +65,8 @@ def around_own_step(recording: Recording, leave_step: Leave) -> tuple[Any, Any]:
     phases at their start (system calls, stacks) do not see these steps.
     """
     hot = recording.hot
-    # by start time of the step: counts of training work so far, and the device if it is timed
+    # by start time of the step: number of module calls, backward passes and optimizer steps so far,
+    # and the recorder of GPU times if there is one
     open_steps: dict[int, tuple[int, Any]] = {}
 
     def enter(*_: object) -> int:

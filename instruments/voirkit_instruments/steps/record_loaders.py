@@ -31,7 +31,7 @@ class Episode:
         args: Number of the interned ``place``.
         place: The arguments of the iterator's records: its loader and episode numbers.
         began_ns: When the iterator was created.
-        before: Counts of training work and of module calls at that time.
+        before: Number of backward passes and optimizer steps, and of module calls, until then.
         since_ns: When the next loop began, if this loop only evaluates and has not requested a
             batch since. The program may keep the iterator long after the loop has ended.
     """
@@ -47,7 +47,7 @@ class Episode:
         self.began_ns = began_ns
         self.before = before
         self.pid = os.getpid()
-        self.over = False  # True once its end has been recorded
+        self.over = False  # True once the end of the episode has been recorded
         self.since_ns: int | None = None
 
 
@@ -82,7 +82,8 @@ class LoaderRecording:
         )
         self._start = recording.phase("dataloader", "start_workers")
         self._stop = recording.phase("dataloader", "stop_workers")
-        # by id of an iterator: when the start of its workers began, and the interned arguments
+        # by id of an iterator: when the start of its workers began, and the record's interned
+        # arguments
         self._starting: dict[int, tuple[int, int]] = {}
         self._workers = IdentityMap()  # interned arguments, by iterator with workers
         # threads other than the main one that have iterated over loaders
@@ -102,11 +103,12 @@ class LoaderRecording:
                 place: dict[str, Any] = {"loader": number, **_error()}
             else:
                 place = {"loader": number, "episode": self._numbers.episode(iterator)}
-                # the iterator may be a reused one, with persistent workers
+                # Cached descriptions are dropped: with persistent workers the iterator may be a
+                # reused one.
                 self._recording.hot.forget()
                 self._next_loop(start_ns)
                 self._start_episode(iterator, place, start_ns)
-            # the length of a dataset may come from a tensor
+            # Function modes and subclasses are off: a dataset's length may come from a tensor.
             with self._recording.torch._C.DisableTorchFunction():
                 description = _described(loader)
             self._span(self._iter, start_ns, end, self._arguments({**place, **description}))
@@ -128,7 +130,8 @@ class LoaderRecording:
         torch's."""
 
         def leave(start_ns: int, was: int, iterator: Any, loader: Any) -> None:
-            # in torch 2.1 to 2.15 the last attribute set before the part of __init__ that may fail
+            # In torch 2.1 to 2.15, ``__init__`` sets ``_base_seed`` last before the part that may
+            # fail.
             is_made = "_base_seed" in getattr(iterator, "__dict__", {})
             self._leave_iter(start_ns, was, loader, iterator if is_made else ABSENT)
 
@@ -333,13 +336,13 @@ class LoaderRecording:
                 start_ns = episode.began_ns
                 if self._trained is not None:
                     start_ns = min(self._trained[0], start_ns)
-                # taken last, so that the training's span encloses those of its epochs
+                # The time is taken last, so that the training's span encloses those of its epochs.
                 self._trained = start_ns, now()
             elif called:
                 self._span(self._evaluate, episode.began_ns, end_ns, episode.args)
             elif is_left:
                 self._span(self._left, end_ns, end_ns, episode.args)
-        except Exception as exc:  # called while an iterator is released, where it must not raise
+        except Exception as exc:  # runs while an iterator is released: it must not raise
             self._recording.failed("an epoch", exc)
 
     def finish(self, completed: bool) -> None:
@@ -358,7 +361,7 @@ def _always(*_: object) -> int:
     return 1
 
 
-_MOST_NESTED = 4  # nesting of indices: of several datasets, or of a frame in a video
+_MOST_NESTED = 4  # maximum nesting of indices, as of several datasets, or of a frame in a video
 
 
 def _as_text(indices: Any, depth: int = 0) -> str | None:
@@ -382,12 +385,12 @@ def _digest(text: str) -> int:
 
 
 def _error() -> dict[str, Any]:
-    error = sys.exc_info()[0]  # raised by the body that this callback runs after
+    error = sys.exc_info()[0]  # raised by the function that has just run
     return {"error": error.__name__ if error is not None else None}
 
 
 def _described(loader: Any) -> dict[str, Any]:
-    from torch.utils.data import DataLoader  # imported already: these are its iterators
+    from torch.utils.data import DataLoader  # imported already: its iterators are in use
 
     if not isinstance(loader, DataLoader):
         return _described_by_attributes(loader)

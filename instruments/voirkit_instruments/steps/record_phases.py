@@ -96,7 +96,7 @@ def _after(
         try:
             described = describe(*arguments)
         except Exception as exc:
-            # raised by objects of the program, or by an unknown version of torch
+            # ``describe`` may fail on objects of the program, or with an unknown version of torch.
             recording.failed(action, exc)
             return
         if described is not None:
@@ -222,7 +222,7 @@ def after_checkpoint(recording: Recording, name: str) -> Any:
         if isinstance(file, (str, os.PathLike)):
             try:
                 status = os.stat(file)
-                # torch.distributed.checkpoint writes a directory
+                # The size is known for a file, not for a directory (torch.distributed.checkpoint).
                 if stat.S_ISREG(status.st_mode):
                     size = status.st_size
             # the file is missing: the program is about to get the error itself
@@ -305,8 +305,8 @@ class TransferRecording:
                 if device is not None:
                     device.drop()
                 return
-            # The span includes the time to inspect the tensors. Where there are thousands of small
-            # copies, the inspection is part of what they cost.
+            # The span includes the time to inspect the tensors. If there are thousands of small
+            # copies, the inspection is part of their cost.
             recording.recorder.span(self._name, start_ns, now(), *copy)
             recording.hot.spans += 1
             if device is not None:
@@ -317,7 +317,7 @@ class TransferRecording:
     def _tensor_copied(self, source: Any, result: Any) -> tuple[int, int] | None:
         """Return the interned direction (source and target device) and the bytes of a copy; None if
         nothing was copied, or the copy is not to be recorded."""
-        # fake tensors of the compiler, without data
+        # torch.compile's fake tensors, which have no data, are not copied.
         for tensor in (source, result):
             if type(tensor).__module__.startswith("torch._subclasses"):
                 return None
@@ -381,8 +381,8 @@ def _size(module: Any) -> int:
         return UNKNOWN
 
 
-# Collections of young objects are frequent and take 5 to 50 us each, which is negligible in a
-# training step.
+# Shorter pauses are not recorded: collections of young objects are frequent and take 5 to 50 us
+# each, which is negligible in a training step.
 LEAST_NS = 100_000
 
 
@@ -467,7 +467,7 @@ class CompilationRecording:
             if callback in getattr(handler, f"{name}_callbacks", ()):
                 getattr(handler, f"remove_{name}_callback")(callback)
 
-    # torch 2.7 and later pass the callbacks what is compiled, and why
+    # callbacks; torch 2.7 and later pass them what is compiled, and why, which is not used
 
     def _on_start(self, *_: object) -> None:
         self._current = (threading.get_ident(), now())
@@ -486,7 +486,8 @@ class CompilationRecording:
             self._recording.recorder.span(self._name, start_ns, now())
 
 
-# code after a graph break is compiled separately, as torch_dynamo_resume_in_<function>_at_<line>
+# Prefix of the name of the code after a graph break, which is compiled separately:
+# torch_dynamo_resume_in_<function>_at_<line>
 _RESUMED = "torch_dynamo_resume_in_"
 _OF_MODULES = os.path.join("torch", "_dynamo", "external_utils.py")
 _FRAME = re.compile(r"Line: (\d+), Name: (.*), Filename: (.*)")
@@ -518,7 +519,7 @@ class RecompilationRecording:
         def leave(_start_ns: int, _was: int) -> None:
             try:
                 breaks = utils.graph_break_reasons
-                if self._breaks > len(breaks):  # torch._dynamo.reset() clears them
+                if self._breaks > len(breaks):  # torch._dynamo.reset() clears the list
                     self._breaks = 0
                 metrics, new = utils._compilation_metrics[-1], breaks[self._breaks :]
                 events = list(compilation_events(metrics, new, self._functions))

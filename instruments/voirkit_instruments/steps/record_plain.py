@@ -72,7 +72,8 @@ class HotPath:
     """
 
     def __init__(self, span: Callable[..., None], failed: Callable[[str, Exception], None]) -> None:
-        # a subclass for this HotPath alone: its attributes are the defaults of all threads
+        # A subclass of ThreadState for this HotPath alone: class attributes are all threads'
+        # defaults.
         attributes = {"stepped": 0, "items": -1, "loss": None}
         self.here: Any = type("ThreadState", (ThreadState,), attributes)()
         self._span = span
@@ -93,7 +94,7 @@ class HotPath:
 
         def enter(*_: object) -> int:
             asked_ns = now()
-            if level == IN_STEP and thread.inside == IN_STEP:  # the base class's step
+            if level == IN_STEP and thread.inside == IN_STEP:  # a base class's step: not recorded
                 return 0
             thread.inside = level
             if level != SUPPRESSED and self.device is not None:
@@ -165,7 +166,7 @@ class HotPath:
             if not start_ns:
                 return
             try:
-                if was == IDLE and graph_task() != -1:  # recomputation of activation checkpointing
+                if was == IDLE and graph_task() != -1:  # recomputed by activation checkpointing
                     if self.device is not None:
                         self.device.drop()
                     return
@@ -292,7 +293,7 @@ class HotPath:
                 return
             try:
                 args = describe(info["generation"])
-            except Exception as exc:  # Python would print it, in the middle of the program's output
+            except Exception as exc:  # if raised, Python would print it amid the program's output
                 failed("a garbage collection", exc)
                 return
             span(name, start_ns, at_ns, args, info["collected"])

@@ -40,7 +40,7 @@ def engine() -> Any:
             from voirkit_instruments.steps import _steps  # type: ignore[attr-defined]
 
             if hasattr(getattr(_steps, "HotPath", None), "items"):
-                return _steps  # otherwise it was built for another voirkit version
+                return _steps  # if ``items`` is missing, it was built for another voirkit version
         except ImportError:
             pass
     return steps_plain
@@ -153,9 +153,10 @@ class Recording:
 
 # GPU times of phases
 
-# limit of spans that wait for the device; beyond it the oldest are dropped and counted
+# maximum number of spans that wait for the device; with more, the oldest are dropped and counted
 MOST_PENDING = 4096
-# waiting spans that are checked whenever one is added: more than one, so that the queue shrinks
+# number of waiting spans that are checked when one is added: more than one, so that the queue
+# shrinks
 LOOKED_AT = 4
 # age at which the anchor event is replaced: torch returns the time between events as milliseconds
 # in 32 bits, and after a second their resolution is 0.06 microseconds
@@ -229,7 +230,7 @@ class DeviceTimes:
         self._pool: dict[int, list[Any]] = {}
         self._clocks: dict[int, HostClock] = {}
         self._pending: deque[Span] = deque()
-        self.unresolved = 0  # number of dropped spans, which have no time
+        self.unresolved = 0  # number of spans that have no time: dropped ones and failed ones
 
     def begin(self) -> None:
         """Note that a phase starts in this thread."""
@@ -297,7 +298,7 @@ class DeviceTimes:
     def _resolve(self, span: Span) -> None:
         try:
             self._write(span)
-        except Exception:  # its start event is in another stream and has not happened
+        except Exception:  # its start event, in another stream, has not happened yet
             self.unresolved += 1
 
     def _write(self, span: Span) -> None:

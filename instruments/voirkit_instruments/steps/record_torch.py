@@ -102,7 +102,8 @@ class TorchPatches:
         )
         suppress = self._suppress = recording.hot.enter(SUPPRESSED)
         step = around_step(recording)
-        # subscribers to optimizer steps expect torch optimizers only
+        # ``_foreign_step`` has no event: subscribers to optimizer steps expect torch's optimizers
+        # only.
         around = partial(self._around, IN_BACKWARD, step, phase=phase_names.OPTIMIZER)
         self._foreign_step = around(("self",))
         self._leave_step = step[1]
@@ -176,7 +177,8 @@ class TorchPatches:
         yield DATALOADER, "_BaseDataLoaderIter.__init__", start
         reset = around(SUPPRESSED, loaders.after_start(), ("self", "first_iter"))
         yield DATALOADER, "_BaseDataLoaderIter._reset", reset
-        # applies to all queues of the process; their get() is never part of a torch.compile graph
+        # The patch applies to all queues of the process; their ``get`` is never part of a
+        # torch.compile graph.
         thread = self.recording.hot.here
         get = Around(thread, IDLE, suppress, loaders.after_get(), ("self",), True)
         yield "queue", "Queue.get", get
@@ -214,7 +216,7 @@ class TorchPatches:
         if scaled is not None:
             module = "torch.amp.grad_scaler"
             if not hasattr(sys.modules.get(module), "GradScaler"):
-                older = "torch.cuda.amp.grad_scaler"  # its module up to torch 2.2
+                older = "torch.cuda.amp.grad_scaler"  # GradScaler's module up to torch 2.2
                 module = older if hasattr(sys.modules.get(older), "GradScaler") else module
             yield module, "GradScaler.scale", around(IN_BACKWARD, scaled, ("outputs",), value=True)
         autocast = around(IN_FORWARD, (self._suppress, after_autocast(recording)), ("self",))
@@ -288,7 +290,9 @@ class TorchPatches:
         torch's."""
         steps = list(record_foreign.steps_of_program())
         if not steps:
-            return  # the code below makes torch.compile look for patches in the program's own code
+            # Without such optimizers nothing is patched: the code below would make torch.compile
+            # look for patches in the program's own code.
+            return
         calls = record_foreign.around_own_step(self.recording, self._leave_step)
         thread = self.recording.hot.here
         own_step = Around(thread, IDLE, *calls, ("self",), plain=COMPILING, unasked=True)

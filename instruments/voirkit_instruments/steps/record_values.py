@@ -63,12 +63,13 @@ REPORTED_EVERY_NS = 500_000_000
 class FinishedStep(NamedTuple):
     """A finished step; times are those of ``time.perf_counter_ns``."""
 
-    # when its batch was requested; without a loader the end of the previous step, or None
+    # when its batch was requested; without a loader, the end of the previous step without one; None
+    # for the first such step
     began_ns: int | None
     arrived_ns: int | None  # when its batch arrived; None without a loader
     ended_ns: int
     items: int | None  # items in its batch; None if unknown
-    batch: object  # its batch, if the number of items is unknown; else None
+    batch: object  # its batch, if the number of items is unknown; otherwise None
     thread: int
 
 
@@ -106,9 +107,10 @@ class TrainingValues:
         self._events: StepEvents | None = None
         self._loop = _Loop()
         self._steps = 0
-        # weak reference to a loss scaled by a GradScaler; the unscaled loss; the divisor of the loss
+        # weak reference to a loss scaled by a GradScaler; the unscaled loss; the divisor of the
+        # loss
         self._scaled: tuple[Any, Any, float | None] | None = None
-        self._given: set[str] = set()  # names whose value has been given, if it is given only once
+        self._given: set[str] = set()  # names of values that are given only once, and have been
         self._seen = IdentityMap()  # loaders and optimizers that have been given
         # weak reference to the optimizer that stepped last
         self._optimizer: Callable[[], Any] = lambda: None
@@ -191,7 +193,7 @@ class TrainingValues:
         losses, events = self._losses, self._events
         assert losses is not None
         assert events is not None
-        # Runs at each step, when the CPU caches hold nothing of voirkit: each call that is left out
+        # This runs at each step, when the CPU caches hold nothing of voirkit: each avoided call
         # saves 1 to 2 us.
         if type(tensors) is self._tensor and self._scaled is None and not losses.looks:
             loss, divisor = self._read(tensors), None
@@ -237,7 +239,7 @@ class TrainingValues:
         if batch is ABSENT:
             if opened is iterator:
                 loop.iterator = loop.batch = None
-        # otherwise the batch is another loader's in the same step (zip)
+        # If another iterator's batch opened the step, this batch is of the same step (zip).
         elif opened is None or opened is iterator:
             loop.iterator, loop.batch, loop.has_trained = weakref.ref(iterator), batch, False
             loop.began_ns, loop.arrived_ns = loop.asked_ns, now()
@@ -251,7 +253,8 @@ class TrainingValues:
             self._optimizer = weakref.ref(optimizer)
             if self._is_new(optimizer):
                 self._offer({"optimizer": optimizer})
-        if loop.iterator is not None and loop.iterator() is None:  # the program has left the loop
+        if loop.iterator is not None and loop.iterator() is None:
+            # The iterator has been released: the program has left the loop.
             if loop.has_trained:
                 self._end_step(loop, now())
             loop.iterator = loop.batch = None

@@ -32,7 +32,7 @@ def summarise(
     """Return ``compilations`` of a summary: three lists of ``{function, place, reason, n,
     total_s}``, with ``ranks`` if the world has several. ``n`` and ``total_s`` are those of the rank
     with the most occurrences. None if nothing was recorded."""
-    # by mark, function, place and reason: durations on each rank
+    # by (kind of mark, function, place, reason): durations, by rank
     times_ns: dict[tuple[str, str, str, str], dict[int, list[int]]] = {}
     for run in runs:
         marks = records(run, "mark")

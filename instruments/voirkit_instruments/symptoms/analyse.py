@@ -1,4 +1,4 @@
-"""``symptoms`` of a summary: figures for the rules in ``rules.py``, computed from the instrument's
+"""``symptoms`` of a summary: values for the rules in ``rules.py``, computed from the instrument's
 marks and from the records of the training."""
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _FEW_SAMPLES = 14  # minimum number of memory samples; with fewer nothing is rep
 def summarise(
     runs: Sequence[Run], ranks: Sequence[Rank], summary: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return ``symptoms`` of a summary: figures of the rank with the most training steps, and
-    figures from the marks of all processes. None if there are no figures."""
+    """Return ``symptoms`` of a summary: values of the rank with the most training steps, and
+    values from the marks of all processes. None if there are no values."""
     leading = max(ranks, key=lambda rank: len(rank.steps.train), default=None)
     figures: dict[str, Any] = {}
     start_ns = np.zeros(0, np.int64)
@@ -79,7 +79,7 @@ class _Marks:
 
     def cleared_gradients(self) -> dict[str, Any]:
         """Return how often ``zero_grad`` cleared unused gradients (``n``), out of how many calls
-        (``zero_grads``), and the source line (``where``). The figures are those of the process with
+        (``zero_grads``), and the source line (``where``). The values are those of the process with
         the most such calls."""
         marks = self._by_name.get("cleared")
         if not marks:
@@ -218,7 +218,7 @@ def _value(mark: _Mark) -> int:
 def _updates(mark: _Mark) -> int:
     """Return the number of calls of ``zero_grad`` after which a learning rate fell."""
     arguments = mark.arguments
-    # Older versions of voirkit count from the start of the run.
+    # Older versions of voirkit have only ``low_since``, which counts from the start of the run.
     updates: int = arguments.get("updates", arguments.get("low_since", 0))
     return updates
 

@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-# allocated blocks of Python memory, some 360,000 objects: a census of more would take over 50 ms on
-# an idle machine
+# With more allocated blocks of Python memory (some 360,000 objects), no census is taken: it would
+# take over 50 ms on an idle machine.
 MOST_BLOCKS = 1_300_000
 _LONG = 32  # containers with fewer elements are skipped
-# limit of inspected tensors, 2 us each; if there are more, a sample of them stands for all
+# maximum number of tensors that are inspected, 2 us each; if there are more, a sample of them
+# stands for all
 _MOST_TENSORS = 10_000
-_EXACT = 16  # sizes up to this are kept exact; larger ones are rounded to a power of two
-_DEEPEST = 2  # levels of nesting in an element that are searched for a tensor
+_EXACT = 16  # dimensions up to this are kept exact; larger ones are rounded to a power of two
+_DEEPEST = 2  # number of nested levels of an element that are searched for a tensor
 
 now = time.perf_counter_ns
-_name_of = type.__dict__["__name__"].__get__  # the program's metaclass may define its own __name__
+# gets the name of a class even if the program's metaclass defines ``__name__``
+_name_of = type.__dict__["__name__"].__get__
 
 
 class Census:
@@ -61,7 +63,7 @@ class Census:
         kinds = torch.Tensor, torch.nn.Parameter
         counted_types = frozenset((*kinds, list, dict, deque))
         objects = gc.get_objects()
-        # a Python loop takes four times as long
+        # ``map``, because a loop in Python takes four times as long
         is_counted = map(counted_types.__contains__, map(type, objects))
         tensors, containers = [], []
         for thing in compress(objects, is_counted):
@@ -166,7 +168,8 @@ def growth(before: Census, after: Census) -> dict[str, Any]:
         kind, length = after.types[key], after.lengths[key]
         earlier_length = before.length_of(key, kind)
         has_tensors = holds == "Tensor" and has_more_tensors
-        # a new container may be the namespace of a module imported since
+        # Of new containers only those with tensors count: others may be namespaces of modules that
+        # have been imported since.
         if has_tensors or earlier_length:
             containers.append((has_tensors, length - earlier_length, kind, length, holds))
     _, longer, kind, length, holds = max(containers, default=(False, 0, "", 0, ""))

@@ -40,20 +40,21 @@ if TYPE_CHECKING:
     from voirkit.runner.overseer import Overseer
 
 KIND = CATEGORY = "symptom"
-# zero_grad calls between two samples, at first; odd, so that two alternating optimizers are both
-# sampled
+# Number of zero_grad calls from one sample to the next, at first. It is odd, so that of two
+# alternating optimizers both are sampled.
 SAMPLE_PERIOD = 7
 SAMPLES = 128  # after each of this many samples the period between samples is doubled
-# growth of memory that triggers the first census; each later one needs twice as much growth
+# growth of memory that triggers the first census; each later census needs twice the growth of the
+# one before
 GROWTH_BYTES = 32 << 20
-MOST_CENSUSES = 3  # limit of censuses in a run
+MOST_CENSUSES = 3  # maximum number of censuses in a run
 LONG_CENSUS_NS = 50_000_000  # after a census longer than this, only one more is made
-PLACES_LOOKED_UP = 4  # lookups of the program's line for one symptom
-MOST_MARKS = 64  # limit of marks for each name
-# limit of optimizers whose learning rates are kept, including optimizers already released
+PLACES_LOOKED_UP = 4  # maximum number of lookups of the program's line for cleared gradients
+MOST_MARKS = 64  # maximum number of marks for each name
+# maximum number of optimizers whose learning rates are kept, including released ones
 MOST_OPTIMIZERS = 256
 _MOST_WORKERS = 8
-_MOST_SAMPLERS = 8  # limit of nested samplers of a loader
+_MOST_SAMPLERS = 8  # maximum number of nested samplers of a loader that are inspected
 
 now = time.perf_counter_ns
 
@@ -69,7 +70,7 @@ class Symptoms:
     def __init__(self, ov: Overseer, recorder: Any = None) -> None:
         self._ov = ov
         self._recorder = recorder
-        self._marks: dict[str, int] = {}  # number of marks, by name
+        self._marks: dict[str, int] = {}  # number of marks made, by name
         self._patches: Any = None
         self._places: Any = None
         self._period, self._countdown = SAMPLE_PERIOD, 1
@@ -80,7 +81,7 @@ class Symptoms:
         self._grown_at = self._censuses = 0
         self._first_census: Any = None
         # "optimizer" or "module", whichever has cleared gradients since the last backward pass;
-        # else empty
+        # empty if neither has
         self._zeroed_by = ""
 
     def start(self, torch: ModuleType) -> None:
@@ -111,9 +112,10 @@ class Symptoms:
         self._events = self._ov.shared(StepEvents)
         self._persistent = IdentityMap()  # iterators with persistent workers
         self._kept_weights = KeptWeights(torch)
-        self._objects = IdentityMap()  # number of objects that each dataset holds
-        self._rate_of = IdentityMap()  # learning rates, by optimizer that is alive
-        # those of all optimizers: most scripts release their optimizer before they end
+        self._objects = IdentityMap()  # by dataset: number of objects that it holds
+        self._rate_of = IdentityMap()  # by optimizer that still exists: its learning rate
+        # the learning rates of all optimizers, since most scripts release their optimizer before
+        # they end
         self._learning_rates: list[LearningRate] = []
         self._sample = self._guard.guarded(self._take_sample)
         self._note_cleared = self._guard.guarded(self._look_at_gradients)
@@ -189,7 +191,7 @@ class Symptoms:
     def _mark_learning_rates(self) -> None:
         for rate in self._learning_rates:
             if rate.low_since is not None:
-                # this optimizer was the last one sampled
+                # For the optimizer that was sampled last, the rate counts as low until now.
                 is_last = self._zero_grads - rate.until <= self._period
                 until = self._zero_grads if is_last else rate.until
                 self._mark("learning_rate", until - rate.since + 1, rate.document())
@@ -217,8 +219,8 @@ class Symptoms:
         """Count a call that is about to clear gradients, and take a sample if one is due. If an
         optimizer and a module both clear gradients between two backward passes, only the first of
         them counts."""
-        # Runs at each step, when the CPU caches hold nothing of voirkit. The rare parts have their
-        # own guards.
+        # Not guarded, because this runs at each step, when the CPU caches hold nothing of voirkit.
+        # The rare parts have their own guards.
         if self._zeroed_by and self._zeroed_by != kind:
             return
         self._zeroed_by = kind
@@ -255,7 +257,7 @@ class Symptoms:
         self._countdown = self._period
         if kind == "optimizer":
             self._learning_rate(owner).add(self._zero_grads, owner.param_groups)
-        if self._zero_grads == 1:  # libraries have not allocated their memory yet
+        if self._zero_grads == 1:  # too early: libraries have not allocated their memory yet
             self._countdown -= 1
             return
         n_bytes = self._read_memory()
@@ -477,7 +479,7 @@ def _memory_reader() -> Callable[[], int]:
 
 
 _MOST_COUNTED = 1_000_000
-_SAMPLED = 16  # elements of a list that are inspected
+_SAMPLED = 16  # number of elements of a list that are inspected
 
 
 def count_objects(dataset: Any) -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_DEEPEST = 3  # levels of nested dictionaries and lists that are searched
-_MOST_LOOKED_AT = 256  # elements of each that are searched
+_DEEPEST = 3  # dictionaries and lists are searched down to this nesting depth
+_MOST_LOOKED_AT = 256  # number of elements searched in each dictionary or list
 
 
 class KeptWeights:
@@ -31,7 +31,8 @@ class KeptWeights:
     def __init__(self, torch: ModuleType) -> None:
         self._torch = torch
         self._plain = (torch.Tensor, torch.nn.Parameter)
-        # by result, one parameter: weak reference, name, address and version at the call
+        # for each result of ``state_dict()``, one parameter: (weak reference to it, its name in the
+        # result, its address and its version at the call)
         self._results = IdentityMap()
 
     def add(self, module: Any, result: Any) -> None:
@@ -68,7 +69,8 @@ class KeptWeights:
         if type(value) not in self._plain:
             return False
         with self._torch._C.DisableTorchFunction():
-            # the parameter has moved, for example to another device
+            # If the parameter has moved, for example to another device, the result no longer shares
+            # its memory.
             is_moved = parameter is not None and parameter.data_ptr() != address
             return value.data_ptr() == address and not is_moved and value._version > version
 

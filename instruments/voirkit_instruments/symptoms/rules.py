@@ -1,4 +1,4 @@
-"""Rules that turn symptoms into findings: each rule is a condition on figures of the summary. A
+"""Rules that turn symptoms into findings: each rule is a condition on values of the summary. A
 pattern that programs also use on purpose is not a finding."""
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ Summary = Mapping[str, Any]
 Figures = Mapping[str, Any]
 
 _MB = 1e6
-OFTEN = 0.9  # minimum share of the steps without an update at which gradients were cleared
-PASSES_AN_UPDATE = 1.5  # backward passes per update from which gradients count as accumulated
+OFTEN = 0.9  # of the steps without an update, minimum share that clears gradients for a finding
+PASSES_AN_UPDATE = 1.5  # minimum number of backward passes per update for gradient accumulation
 FEW_EVALUATED = 2  # minimum number of batches evaluated in training mode for a finding
 FEW_EPOCHS = 3  # minimum number of iterators of a distributed sampler for a finding
 FEW_UPDATES = 100  # minimum number of zero_grad calls for a finding on the learning rate
-VANISHED = 0.5  # minimum share of the zero_grad calls at which the rate is next to nothing
-GRAPHS_OF_EVALUATION = 0.5  # minimum share of the evaluation batches that build graphs
+VANISHED = 0.5  # minimum share of the zero_grad calls at which the learning rate is almost 0
+GRAPHS_OF_EVALUATION = 0.5  # minimum share of the evaluation batches that build autograd graphs
 WORKER_BYTES, BYTES_OF_OBJECT, WORKER_OBJECTS = 48 * _MB, 32, 100_000
 GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
-SLOWER = 1.5  # minimum ratio of step times: last fifth of the steps to first fifth
-SLOWER_BESIDE_OTHERS = 5.0  # the same ratio if other programs may have slowed the machine
+SLOWER = 1.5  # minimum ratio of the step time in the last fifth of the steps to the first fifth
+SLOWER_BESIDE_OTHERS = 5.0  # minimum ratio if other programs may have slowed the machine
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
 COLLECTING = 0.02  # minimum share of the run spent in garbage collection
-# full collections per step from which the program is taken to call gc.collect(); smallest number of
-# steps to assume
+# If a run has at least COLLECTED_BY_HAND full collections per step, the program is taken to call
+# gc.collect() itself. A run of fewer than FEW_STEPS steps counts as one of FEW_STEPS steps.
 COLLECTED_BY_HAND, FEW_STEPS = 0.5, 10
 LATE, LATE_S, MANY_SAMPLES, DRAWING = 10.0, 0.05, 100_000, 0.5
 FEW_SINGLE, SINGLE_OF_EVALUATION, EVALUATION_OF_RUN = 20, 0.9, 0.05
@@ -45,7 +45,7 @@ def findings(summary: Summary) -> Iterator[Finding]:
     """Yield the findings of all rules, except kinds that ``--checks`` has found."""
     figures = summary.get("symptoms") or {}
     checks = summary.get("checks") or ()
-    # --checks has more evidence for these
+    # a symptom is skipped if --checks has found the same kind, with more evidence
     found_by_checks = {check["name"] for check in checks if check["found"]}
     for rule in RULES:
         for finding in rule(figures, summary):
@@ -213,7 +213,8 @@ def _advice_to_check(summary: Summary) -> str:
     return "; voirkit --checks names graphs that are kept"
 
 
-# By phase: what may grow with each step. Other phases get a general phrase.
+# If steps become slower: by phase, what may grow with each step. Phases that are not in this table
+# get a general phrase.
 _GROWS = {
     phase_names.WAIT: (
         "what a sample is read through: subsets of subsets, a list that is searched, a file that is"
@@ -267,7 +268,7 @@ def _how_to_see(phase: str, summary: Summary) -> str:
 def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
     loss, steps = summary.get("loss") or {}, summary.get("steps") or {}
     curve = [(step, value) for step, value in loss.get("curve") or () if value is not None]
-    # losses of single samples vary this much by nature
+    # With one sample per step, losses vary this much by nature: there is no finding.
     items = steps.get("items") or inf
     if len(curve) < FEW_LOSSES or items <= steps.get("n", 0):
         return
@@ -314,7 +315,8 @@ def _slow_sampler(figures: Figures, summary: Summary) -> Iterator[Finding]:
     if not waits or samples < MANY_SAMPLES or not loader.get("sampler"):
         return
     again_s = waits["again"]
-    if loader.get("workers"):  # the first wait includes the start of the workers
+    # with workers, the first wait includes their start, so the time of drawing counts instead
+    if loader.get("workers"):
         drawing_s = (figures.get("drawing") or {}).get("start_s", 0.0)
         if drawing_s < DRAWING * again_s:
             return
@@ -338,7 +340,7 @@ def _garbage_collection(figures: Figures, summary: Summary) -> Iterator[Finding]
     share = _share_of_run(total_s, summary)
     if share is None or share < COLLECTING:
         return
-    # missing in runs of older voirkit versions
+    # older voirkit versions did not record ``later_s``
     later_s = pauses.get("later_s", total_s)
     later = _share_of_run(later_s, summary) or 0.0
     is_at_begin = later < COLLECTING

@@ -7,7 +7,7 @@ from voirkit.instrument import Instrument, Option, lazy_names, one_of
 FOLDER = "syscalls"  # subfolder of the run directory
 
 # full: each call with its arguments; files: each call on files with its arguments; counts: the
-# number of calls; counters: what this process can count by itself, without a tool
+# number of calls; counters: what this process can count by itself, without a tracer
 MODES = ("full", "files", "counts", "counters")
 
 INSTRUMENT = Instrument(

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from voirkit.runs.opened import Run
 
 SCHEMA = 1
-_MODES_WITH_LOGS = ("full", "files")  # modes whose logs are of use beyond the counts
-_DEEPEST = 8  # limit of nested loader operations
+_MODES_WITH_LOGS = ("full", "files")  # modes whose logs are kept after the calls are counted
+_DEEPEST = 8  # number of last begun loader operations among which the innermost is searched
 
 
 def summarise(
@@ -141,13 +141,14 @@ def _document(run: Run, folder: str, stem: str, record: Mapping[str, Any]) -> di
 
 
 def read_strace(path: str, context: TraceContext | None = None) -> dict[str, Any]:
-    """Return the figures of a log of strace. Raises SyscallLogError: the file is missing, or is not
+    """Return the counts of a log of strace. Raises SyscallLogError: the file is missing, or is not
     a log of strace."""
     log = StraceLog()
     try:
-        # strace escapes all non-ASCII characters
+        # latin-1 is sufficient, because strace escapes all non-ASCII characters
         with open(path, "rb") as raw, TextIOWrapper(raw, encoding="latin-1", newline="\n") as lines:
-            # checked first: a binary file may have no line ends and be larger than memory
+            # A binary file is refused before any line is read: without line ends, its first line
+            # could be larger than memory.
             if b"\0" in raw.peek()[:8192]:
                 packed = ", and has to be unpacked first" if path.endswith(PACKED) else ""
                 raise SyscallLogError(f"it is no text{packed}.", where=path, next=HOW_TO_TRACE)
@@ -191,7 +192,7 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
     clocks: Sequence[tuple[int, int]] = record["clocks"]
     run_0, wall_0 = clocks[0]
     run_1, wall_1 = clocks[-1]
-    # the wall clock may be adjusted during the run
+    # ns of the run's clock per ns of the wall clock, which may be adjusted during the run
     stretch = (run_1 - run_0) / (wall_1 - wall_0) if wall_1 > wall_0 else 1.0
 
     def to_run_ns(time_s: float) -> int:
@@ -200,7 +201,7 @@ def _context(run: Run, record: Mapping[str, Any]) -> TraceContext:
             return run_0 + round((time_ns - wall_0) * stretch)
         return round(time_ns)
 
-    # the same origin for all ranks of a run
+    # times are counted from the start of the run, which is the same for all its ranks
     origin_ns = (run.manifest.get("clocks") or {}).get("time_ns") or record["began_time_ns"]
     if not by_wall_clock:
         origin_ns += run_0 - wall_0
@@ -430,8 +431,8 @@ def _rows_by_phase(attribution: Attribution) -> tuple[dict[str, Rows], dict[str,
             if not attribution.markers:
                 phase = "all"
             elif kind.startswith("worker") and phase == "other":
-                # A worker identifies itself with its first marker: calls before that belong to the
-                # same phase.
+                # A worker identifies itself with its first marker. Its calls before that marker are
+                # in ``other``, but belong to ``worker``.
                 phase = "worker"
             add_rows(phases.setdefault(phase, {}), rows)
             add_rows(threads.setdefault(kind, {}).setdefault(phase, {}), rows)
@@ -597,7 +598,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[Diff
         phases_a = {_ALL: _sum_phases(phases_a)}
         phases_b = {_ALL: _sum_phases(phases_b)}
     missing_a, missing_b = _missing_call(phases_a), _missing_call(phases_b)
-    # a log that voirkit did not record is strace's
+    # a log that voirkit did not record has no ``tool``, and is one of strace
     same_tool = first.get("tool", "strace") == second.get("tool", "strace")
     differences = []
     for phase in dict.fromkeys([*phases_a, *phases_b]):

@@ -36,7 +36,8 @@ from voirkit_instruments.syscalls.analyse_calls import (
 from voirkit_instruments.syscalls.record_phases import IMPORT, VOIRKIT, message_of_text
 
 _CHECKPOINT = "checkpoint"
-# calls after a part of a checkpoint, until their phase is decided
+# Temporary phase of the calls after one piece of a checkpoint (model, optimizer). The next marker
+# decides whether these calls belong to the checkpoint.
 _AFTER_PIECE = "after a piece of a checkpoint"
 _FINISHES = frozenset(
     {"fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "rename", "renameat", "renameat2"}
@@ -63,8 +64,8 @@ class Process:
         self.pid = pid
         self.kind = kind
         self.files = files
-        self.rows: dict[tuple[str, str], Rows] = {}  # calls, by kind of thread and phase
-        # seconds that its first thread has been in each phase, without the current stay
+        self.rows: dict[tuple[str, str], Rows] = {}  # by (kind of thread, phase)
+        # seconds that the process's first thread spent in each phase, up to ``main.since``
         self.seconds: dict[str, float] = {}
         self.has_markers = False
         self.is_headless = False
@@ -92,9 +93,10 @@ class Thread:
         self.name = name
         # the open phases, outermost first, with their start times
         self.stack: list[tuple[str, float]] = []
-        self.has_markers = False  # True once it has named a phase itself
-        self.own_depth = 0  # number of open stretches of voirkit's own work in this thread
-        self.since = float("nan")  # start of the stay in the current phase
+        self.has_markers = False  # True once this thread itself has named a phase
+        self.own_depth = 0  # nesting depth of the phase of voirkit's own code in this thread
+        # time of the last start or end of a phase; only kept for a process's first thread
+        self.since = float("nan")
         self.snapshot: tuple[str, dict[str, float]] | None = None
 
     def phase(self) -> str:
@@ -112,7 +114,7 @@ class Thread:
         return "autograd" if self.name.startswith("pt_autograd") else "other"
 
     def enter(self, phase: str, time: float) -> None:
-        """Start a phase. Imports inside voirkit's own work are ignored: they are not imports of the
+        """Start a phase. Imports by voirkit's own code are ignored: they are not imports of the
         program."""
         if phase == IMPORT and self.stack and self.stack[-1][0] == VOIRKIT:
             return
@@ -194,7 +196,8 @@ class ProcessTree:
         """Record that a thread has created another one. ``is_thread``: True if both belong to the
         same process."""
         thread = self.threads.get(tid)
-        if thread is not None:  # the thread is known, but perhaps not its process
+        # calls of the thread came earlier in the log, when its process may have been unknown
+        if thread is not None:
             if is_thread:
                 thread.process = creator.process
             return thread
@@ -231,13 +234,13 @@ class TraceContext:
     """Facts about a traced run; all empty for a log that voirkit did not record."""
 
     pid: int | None = None
-    # names of its threads when tracing began, by thread id
+    # names of the main process's threads when tracing began, by thread id
     threads: Mapping[int, str] = field(default_factory=dict)
     files: Mapping[int, str] = field(default_factory=dict)
     # threads of voirkit that were alive at the end of the run
     own_threads: frozenset[int] = frozenset()
-    own_folder: str | None = None  # the run directory: calls about files in it are voirkit's
-    # maps a thread and a time of the log to the loader operation it was in, or None
+    own_folder: str | None = None  # the run directory: calls on files in it count as voirkit's own
+    # (thread id, time of the log) -> the loader operation that the thread was in, or None
     operation: Callable[[int, float], str | None] | None = None
     origin: float | None = None  # the start of the run, in the log's time
 
@@ -268,18 +271,19 @@ class Attribution:
         self.times: dict[tuple[str, str], list[float]] = {}
         self.operations: dict[str, Rows] = {}  # rows, by loader operation
         self.files = FileTotals()
-        # number of opens of shared memory, by phase; workers hand over tensors in it
+        # number of opened shared memory files, by phase; workers hand over tensors in such files
         self.shared_memory: dict[str, int] = {}
         self.over_time = OverTime(context.origin)
         self.own = [0, 0.0]  # number and seconds of voirkit's own calls
         self.markers = 0
         self.uring = 0
         self.calls = 0
-        # Start and phase of the time after a part of a checkpoint, in the main thread. If another
-        # part follows, this time may belong to the checkpoint.
+        # (time at which a piece of a checkpoint ended in the main thread, phase around the piece);
+        # None otherwise. If another piece follows, the time between both may belong to the
+        # checkpoint.
         self._after_piece: tuple[float, str] | None = None
         self._waiting: dict[int, list[Event]] = {}
-        # by kind, the process that holds the rows of all ended processes
+        # by kind of process, the one process to which the rows of all ended processes are added
         self._ended: dict[str, Process] = {}
 
     def add(self, events: Iterable[Event]) -> Attribution:
@@ -423,8 +427,8 @@ class Attribution:
             self.shared_memory[phase] = self.shared_memory.get(phase, 0) + 1
 
     def _is_own(self, thread: Thread, phase: str, path: str | None) -> bool:
-        """True if a call is voirkit's own: made during its own work or by its threads, about the
-        run directory, or between the start of tracing and that of the program."""
+        """True if a call is voirkit's own: made by its code or its threads, about the run
+        directory, or between the start of tracing and that of the program."""
         if thread.own_depth or thread.tid in self._context.own_threads:
             return True
         if phase == BEFORE and self._context.pid is not None:
@@ -466,8 +470,8 @@ class Attribution:
         return ("main", "backward") in self.times or ("main", "optimizer") in self.times
 
     def _end_piece(self, main: Thread, message: str, time: float) -> bool:
-        """Decide the phase of the calls after a part of a checkpoint, once a later marker is known.
-        They belong to the checkpoint if its next part follows, and some of them complete a file
+        """Decide the phase of the calls after a piece of a checkpoint, at the next marker. They
+        belong to the checkpoint if its next piece follows, and some of them complete a file
         (fsync, rename). Return True in that case."""
         if self._after_piece is None:
             return False

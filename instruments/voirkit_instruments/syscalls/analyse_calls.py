@@ -21,14 +21,14 @@ class Call(NamedTuple):
     tid: int
     start: float  # entry time
     name: str
-    # its arguments as strace prints them, without the parentheses; from kernel events, only the
-    # arguments that are needed
+    # the arguments as strace prints them, without the parentheses; from kernel events, only the
+    # arguments that voirkit uses
     args: str
     result: int | None  # return value; None if it did not return (``?``)
     error: str  # name of the error, or ""
     seconds: float  # duration, ``nan`` if the log does not have it
     is_joined: bool  # True if the log has other threads' calls between its entry and its return
-    # seconds for which the thread slept until an event; 0 if the log does not show it
+    # part of ``seconds`` in which the thread slept until an event; 0 if the log does not show it
     waited: float = 0.0
 
 
@@ -74,10 +74,10 @@ READS = frozenset(["read", "pread64", "readv", "preadv", "preadv2", "recvfrom", 
 WRITES = frozenset(["write", "pwrite64", "writev", "pwritev", "pwritev2", "sendto", "sendmsg"])
 COPIES = frozenset(["sendfile", "sendfile64", "copy_file_range", "splice", "tee", "vmsplice"])
 TRANSFERS = READS | WRITES | COPIES
-# the calls among these for sockets, which have no file
+# the transfers that only sockets have, which belong to no file
 MESSAGES = frozenset(["recvfrom", "recvmsg", "sendto", "sendmsg"])
-# Calls that wait for another thread or process, a time or a peer. Their totals are kept apart from
-# those of calls that work.
+# Calls that wait for another thread or process, a point in time or a network peer. Their totals are
+# kept apart from those of all other calls.
 WAITS = frozenset(
     [
         "futex",
@@ -113,7 +113,7 @@ WAITS = frozenset(
 OPENS = frozenset(["open", "openat", "openat2", "creat"])
 FORKS = frozenset(["clone", "clone2", "clone3", "fork", "vfork"])
 ACCESSES = frozenset(["access", "faccessat", "faccessat2"])
-URING = "io_uring_enter"  # no tracer of calls sees what it does
+URING = "io_uring_enter"  # a tracer sees this call, but not the reads and writes that it starts
 
 
 _MOST = 20_000  # limit of files and of folders; beyond it those with the fewest bytes are dropped
@@ -255,7 +255,7 @@ MOST_BINS, MOST_NAMES = 240, 16
 REMAINDER = "others"
 _FIRST_S = 2.0**-10
 
-Bins = dict[int, float]  # by number of the bin, counted from the origin; empty bins are missing
+Bins = dict[int, float]  # number of a time bin, counted from the origin -> value; no empty bins
 
 
 class OverTime:
@@ -268,7 +268,7 @@ class OverTime:
     def __init__(self, origin: float | None = None) -> None:
         self._origin = origin
         self._bin_s = _FIRST_S
-        # range of the bins in use
+        # lowest and highest number of a bin in use
         self._first = float("inf")
         self._last = float("-inf")
         self._calls: dict[str, Bins] = {}
@@ -279,7 +279,7 @@ class OverTime:
     def add(self, name: str, start: float, seconds: float) -> None:
         """Add a call. It counts in the bin where it began. Its seconds are spread over the bins
         that it lasted in; ``nan`` if the log does not have them."""
-        # false if the duration is unknown, or if the log's clock was set back
+        # ``seconds`` is nan if it is unknown, and negative if the log's clock was set back
         end = start + seconds if seconds > 0 else start
         first, last = self._bins_between(start, end)
         row = self._calls.get(name)
@@ -291,7 +291,7 @@ class OverTime:
 
     def add_phase(self, phase: str, start: float, end: float) -> None:
         """Add a stay of the main process's first thread in a phase, without phases inside it."""
-        if end > start:  # false for unknown times too
+        if end > start:  # also false if a time is unknown (nan)
             first, last = self._bins_between(start, end)
             self._spread(self._phases.setdefault(phase, {}), start, end - start, first, last)
 

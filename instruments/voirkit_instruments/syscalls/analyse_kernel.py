@@ -32,14 +32,15 @@ from voirkit_instruments.syscalls.record_phases import message_of_mode
 _HEAD = 16
 _PADDING, _EXTEND, _STAMP = 29, 30, 31
 _THREAD = 0x00010000  # CLONE_THREAD
-# TASK_INTERRUPTIBLE: the thread sleeps until an event; neither a disk wait (2) nor preemption (0)
+# TASK_INTERRUPTIBLE: the thread sleeps until an event. The state of a disk wait is 2, and that of a
+# preempted thread 0.
 _SLEEPS = 1
 _MOST_ERROR = 4095
 _WITH_ARGUMENTS = TRANSFERS | ACCESSES | {"close"}  # calls whose arguments are read
 _ENDS = frozenset(["exit", "exit_group"])
 _new: Callable[[Any, tuple[Any, ...]], Any] = (
     tuple.__new__
-)  # creates a Call; its own constructor takes twice as long
+)  # creates a Call in half the time of Call(...)
 _KERNEL_ERRORS = {
     512: "ERESTARTSYS",
     513: "ERESTARTNOINTR",
@@ -142,10 +143,10 @@ class _OpenCalls:
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        # by thread: entry time, number and arguments of its open call
+        # thread id -> (entry time, number, arguments) of the call that has not returned yet
         self._open: dict[int, tuple[int, int, Any]] = {}
-        self._asleep: dict[int, int] = {}  # by sleeping thread: when it fell asleep
-        self._slept: dict[int, int] = {}  # by thread: time it has slept in its open call so far
+        self._asleep: dict[int, int] = {}  # id of a sleeping thread -> time it fell asleep
+        self._slept: dict[int, int] = {}  # thread id -> time it has slept in its open call so far
         self._joined: set[int] = set()  # threads whose open call has been yielded as a CallEntry
 
     def enter(self, now_ns: int, tid: int, call: int, args: bytes) -> None:
@@ -156,11 +157,12 @@ class _OpenCalls:
 
     def leave(self, now_ns: int, tid: int, call: int, result: int) -> Iterator[Event]:
         """Yield a call that returns."""
-        # the switch that woke the thread may be missing while another tracer starts or stops
+        # A thread that returns is awake. The event that woke it may be missing while another tracer
+        # starts or stops.
         self._wake(now_ns, tid)
         start_ns, entered, args = self._open.pop(tid, (0, -1, b""))
         if call < 0:
-            return  # return from a signal handler: the interrupted call has been yielded
+            return  # return from a signal handler; the interrupted call was yielded earlier
         name = self._name(call)
         seconds = (now_ns - start_ns) * 1e-9
         if entered != call:  # the call was entered before tracing began
@@ -173,7 +175,8 @@ class _OpenCalls:
         if args is not None and name in _WITH_ARGUMENTS:
             text = _arguments(name, args)
             if text and name in ACCESSES:
-                # a marker: open calls of other threads continue in a new phase
+                # A marker: the phase changes here. So the entries of all open calls are yielded
+                # first, because these calls continue in the new phase.
                 yield from self._entries()
         is_joined = tid in self._joined
         self._joined.discard(tid)

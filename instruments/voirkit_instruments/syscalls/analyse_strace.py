@@ -34,14 +34,14 @@ from voirkit_instruments.syscalls.analyse_calls import (
 )
 
 # Patterns for the start of a line: thread and time. All lines of a log start alike, except that a
-# terminal shows no thread while there is only one. Each part is bounded, and no two adjacent parts
-# match the same characters: any line is read in linear time.
-_THREAD = r"(\d{1,10})(?:<[^\n]{0,64}?>)?"  # followed by the program's name with -Y
+# terminal shows no thread while there is only one thread. Each part of a pattern is bounded, and no
+# two adjacent parts match the same characters: any line is read in linear time.
+_THREAD = r"(\d{1,10})(?:<[^\n]{0,64}?>)?"  # with -Y, the program's name follows the thread id
 _THREADS = (_THREAD + r" +(?! )", r"(?:\[pid +" + _THREAD + r"\] +(?! ))?")
 _SECONDS = r" *(\d{1,12}\.\d{1,9}) "
 _OF_DAY = r"(\d\d:\d\d:\d\d(?:\.\d{1,9})?) "
 _NO_TIME = "()"
-_PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # call numbers (-n), addresses (-i)
+_PLACES = ("", r"(?:\[[ 0-9a-f?]+\] )+")  # nothing; or call numbers (-n) and addresses (-i)
 _WORDS = r"(?=\w+\(|<\.\.\. |--- |\+\+\+ )"
 # After the arguments: the result, the path of a file descriptor (-y), the error, notes, the
 # duration (-T).
@@ -59,27 +59,28 @@ _UNFINISHED_WORDS = "<unfinished ...>"
 _UNFINISHED = f"{_UNFINISHED_WORDS}\n"
 # messages of strace itself
 _OF_STRACE = re.compile(r"(?:\[pid +\d+\] +)?(?:/\S*/)?strace: |\[ Process PID=")
-# The pattern tries each possible end of the arguments with each end of a path and of a note. Lines
-# that are longer or have more possible ends are read part by part: the pattern takes 1.2 s for 40
-# kB of ``) = ``.
+# ``_RESULT`` tries each possible end of the arguments with each end of a path and of a note, which
+# takes 1.2 s for 40 kB of ``) = ``. So lines that exceed one of these limits, in length or in
+# possible ends, are read part by part.
 _LONGEST_BY_PATTERN = 512
 _MOST_ENDS = 8
 _END_OF_ARGUMENTS = re.compile(_ENDS)
 _RESULT_VALUE = re.compile(_VALUE)
 _DURATION = re.compile(_TOOK)
 _BEHIND_VALUE = re.compile(r"(?: (E[A-Z0-9_]+))?(?: \([^\n]*\)| /\*[^\n]*\*/)?$")
-# start of the notes after a descriptor's path, by their last character
+# By the last character of a line's result: how the text after the path of a file descriptor begins
+# (nothing, an explanation, or a comment).
 _NOTES_BY_END = {">": ">", ")": "> (", "/": "> /*"}
 _DAY = 86400.0
 _MOST_EXAMPLES = 3  # limit of stored lines that were not understood
-# characters; strace -s and -v write lines of some kilobytes, and so does a writev of a thousand
-# pieces
+# in characters; strace -s and -v write lines of some kilobytes, and so does a writev of a thousand
+# buffers
 _LONGEST_LINE = 1 << 20
 _LONGEST_EXAMPLE = 200  # characters
-# marks a shortened line; no tracer writes it, since strace escapes all non-ASCII characters
+# marks a shortened line; no log contains this character, since strace escapes non-ASCII characters
 _CUT = "…"
 PACKED = (".gz", ".bz2", ".xz", ".zst")
-OF_LTRACE = "= <void>"  # no system call returns this
+OF_LTRACE = "= <void>"  # only in logs of ltrace: no system call returns this
 OF_PERF = re.compile(r"[ \d.?]+\([ \d.ms]*\): ")
 HOW_TO_TRACE = "A log is made by: strace -f -ttt -T -o LOG python main.py"
 
@@ -118,12 +119,12 @@ class StraceLog:
         self.lines = 0
         self.unread = 0
         self.signals = 0
-        # number and start of the first lines that were not understood
+        # (line number, beginning of the line) of the first lines that were not understood
         self.examples: list[tuple[int, str]] = []
         self.torn = False
         self.dated = False
         self.timed = False
-        self.last = NAN  # last time read; ``nan`` if there was none
+        self.last = NAN  # latest time in the log; ``nan`` if the log has no times
         self._prefix: re.Pattern[str] | None = None
         self._time: Callable[[str], float] = float
         self._pending: dict[int, CallEntry] = {}
@@ -150,7 +151,7 @@ class StraceLog:
             if took:
                 timed = True
             elif timed and line[-1] != "\n":
-                self.torn = True  # the duration is cut off
+                self.torn = True  # the log's last line is cut off before the duration
                 continue
             seconds = float(took) if took else NAN
             number = int(tid or 0)
@@ -205,7 +206,7 @@ class StraceLog:
             if match is not None:
                 self._prefix = re.compile(prefix)
                 self.dated = time is not _NO_TIME
-                # relative times start with zero
+                # relative times (-r) start with zero, unlike times since 1970
                 is_relative = read is float and match[2] and not float(match[2])
                 self._time = _RelativeTime() if is_relative else read
                 return True
@@ -248,7 +249,7 @@ class StraceLog:
         args, result, error, took = parts
         seconds = float(took) if took else NAN
         entry = self._pending.pop(tid, None)
-        if entry is None or entry.name != name:  # entered before the log began
+        if entry is None or entry.name != name:  # the call was entered before the log began
             entry = CallEntry(tid, time - seconds, name, "")
         elif seconds != seconds:
             seconds = time - entry.start
@@ -260,7 +261,7 @@ class StraceLog:
         if entry is not None:
             yield Call(*entry, None, "", time - entry.start, True)
         successor = re.match(r"superseded by execve in pid (\d{1,10})", how)
-        # the call continues under the process's id
+        # the thread that called execve now has the id of its process, and so has its open call
         if successor is not None and int(successor[1]) in self._pending:
             self._pending[tid] = self._pending.pop(int(successor[1]))._replace(tid=tid)
         yield ThreadExit(tid, time, how)
@@ -339,7 +340,9 @@ class _TimeOfDay:
     def __call__(self, text: str) -> float:
         hours, minutes, seconds = text.split(":")
         now = self._midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds)
-        if now < self._last - _DAY / 2:  # a new day; lines of threads may be slightly out of order
+        # A new day has begun. A small step back is no new day: lines of threads may be slightly out
+        # of order.
+        if now < self._last - _DAY / 2:
             self._midnight += _DAY
             now += _DAY
         self._last = max(now, self._last)

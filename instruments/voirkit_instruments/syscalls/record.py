@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _READER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "record_reader.py")
 _TRACEFS_PLACES = ("/sys/kernel/tracing", "/sys/kernel/debug/tracing")
-_FIRST_PIDS = "pid:[4026531836]"  # the namespace whose process ids are the kernel's own
+_FIRST_PIDS = "pid:[4026531836]"  # the initial pid namespace: its process ids are the kernel's
 _MACHINES = ("x86_64", "aarch64")
 _KERNEL_TRUSTED = {
     "calls, errors, bytes": "exact",
@@ -81,7 +81,7 @@ def tracefs() -> str:
                 "this process is in a container, whose numbers of processes are not the kernel's."
             )
     except OSError:
-        pass  # a kernel without pid namespaces
+        pass  # the kernel has no pid namespaces
     for place in _TRACEFS_PLACES:
         if os.path.isdir(os.path.join(place, "instances")):
             if not os.path.exists(os.path.join(place, "events", "raw_syscalls")):
@@ -131,12 +131,12 @@ def remove_instance(pid: int) -> None:
     try:
         remove_left(tracefs(), name_of(pid))
     except (OSError, CannotAttach):
-        pass  # the next run removes it
+        pass  # the next run removes the instance
 
 
 _BLOCK = 512  # bytes; the unit of the shell's file size limit
-# calls that open, read, write, move or remove files; calls on their file descriptors; calls that
-# create threads and name them
+# calls that open, read, write, move or remove files, or use their file descriptors; and calls that
+# create and name threads
 _ON_FILES = (
     "%file",
     "read",
@@ -402,7 +402,8 @@ class Tracer:
         )
         began_ns = recorder.now()
         self._record.update(began_ns=began_ns, traced_call_s=_call_s())
-        # a mark, so that the run has a trace even if nothing trains, and is finished like any other
+        # One record is written, so that the run has a trace even if nothing trains. Without a trace
+        # it would not be finished like other runs.
         recorder.mark(recorder.name("syscalls", "tracing", kind="mark"), began_ns)
         self._write()
         self._record["clocks"].append(_clocks())
@@ -463,13 +464,13 @@ class Tracer:
         took_ns = int(took_s * 1e9)
         self._record["took_s"] = took_s if has_proc() else None
         recorder.timed(0, took_ns, "processes")
-        # each call stops the program twice, which costs the program as much time as strace itself
-        # (measured: 1.25 times)
+        # strace's CPU time counts twice, because each system call also stops the program twice.
+        # These stops cost about as much as strace itself (measured: 1.25 times as much).
         if tracing.tool == "strace":
             recorder.timed(0, took_ns, "sampling")
         try:
             process.interrupt()
-        except PermissionError:  # the tracer ends after the program; no wait for it
+        except PermissionError:  # the tracer ends by itself after the program: do not wait for it
             self._tracing = None
             self._warn(
                 "--syscalls: the program has become another user, so that its tracer is not"
@@ -530,7 +531,7 @@ def _files() -> dict[str, str]:
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # no /proc
+    except OSError:  # the system has no /proc
         return []
 
 
@@ -597,14 +598,15 @@ def syscalls(
             "--syscalls: it began after torch was imported, so system calls of a step are not told"
             " apart by phase.\n  Begin it before."
         )
-    yield ov.phases.parse_args(priority=-100)  # after --loader, which reports fetches if it is on
+    # after --loader, which reports the fetching of batches if it is on
+    yield ov.phases.parse_args(priority=-100)
     tracer = Tracer(mode, tool, ov.warn)
     when_imported("torch", tracer.watch)
-    # starts last and ends first, so that no work of other instruments is traced
+    # tracing starts last and ends first, so that calls of other instruments are not traced
     yield ov.phases.load_script(priority=-100)
     if ov.run_dir is None:
         tracer.restore()
-        return  # another warning has given the reason
+        return  # a warning has already said why there is no run directory
     try:
         tracer.start(ov.run_dir, ov.options.trace_limit)
         if ov.program is not None:

@@ -1,10 +1,10 @@
 """Counters that a process keeps of itself, by phase: its reads and writes, and ``getrusage``. They
 need no tool and no privilege.
 
-At each edge of a phase in a process's first thread, the thread's ``io`` file and ``getrusage`` are
-read, which takes some 4 microseconds. The increase since the last edge belongs to the innermost
-phase. The read itself is subtracted. The counters are those of the thread, because the kernel adds
-a child's reads to the process once the child has been waited for.
+At each start or end of a phase in a process's first thread, the thread's ``io`` file and
+``getrusage`` are read, which takes some 4 microseconds. The increase since the last start or end
+belongs to the innermost phase. The read itself is subtracted. The counters are those of the thread,
+because the kernel adds a child's reads to the process once the child has been waited for.
 
 Each process keeps its counts in a small memory-mapped file, which is complete at any moment,
 however the process ends.
@@ -48,12 +48,12 @@ _READ_BYTES = COLUMNS.index("read_bytes")
 _ENTERED = COLUMNS.index("entered")
 _LASTED_NS = COLUMNS.index("lasted_ns")
 ENDING = ".mapped"
-_HEAD = 1  # numbers before those of the phases: the worker's number, -1 for other processes
+_HEAD = 1  # integers before those of the phases: the number of the loader worker, or -1
 _NUMBERS = _HEAD + len(PHASES) * len(COLUMNS)
 _IO = "/proc/self/task/{}/io"
 _TRIALS = 50
 _LONGEST_IO = 512
-# positions among the words of the io file, in the order of ``COLUMNS``
+# indices of the words of the io file that are values, in the order of ``COLUMNS``
 _VALUES_OF_IO = itemgetter(5, 7, 1, 3, 9, 11)
 TRUSTED = {
     "calls, bytes": (
@@ -110,11 +110,12 @@ class Counters:
         self._is_over = False
         self._counts: memoryview | None = None
         self._io = -1
-        self._stack: list[int] = []  # offsets of the open phases, outermost first
+        self._stack: list[int] = []  # offsets of the open phases in the counts, outermost first
         self._last: list[int] = []
         self._last_ns = 0
         self._edges = 0
-        self._last_length = 0  # length of the last read of the io file, which the kernel counts too
+        # bytes of the last read of the io file; the kernel counts this read too
+        self._last_length = 0
         at_fork("instruments", in_child=self._after_fork)
 
     def start(self) -> None:
@@ -123,7 +124,8 @@ class Counters:
         record_phases.listen(self._entry, self._exit)
 
     def stop(self) -> dict[str, float]:
-        """Stop counting. Return the number of edges, and the seconds that one edge took."""
+        """Stop counting. Return how often a phase started or ended (``edges``), and the seconds
+        that voirkit took each time (``edge_s``)."""
         if self._is_over:
             return {"edges": self._edges, "edge_s": 0.0}
         start_s = time.perf_counter()
@@ -184,7 +186,7 @@ class Counters:
         if words[0] != b"rchar:":
             raise ValueError("the descriptor is another file's by now")
         self._last_length = len(text)
-        # same order as ``COLUMNS``
+        # in the order of ``COLUMNS``
         return [
             *map(int, _VALUES_OF_IO(words)),
             int(usage.ru_utime * 1e6),
@@ -196,8 +198,8 @@ class Counters:
         ]
 
     def _count(self) -> memoryview | None:
-        """Add the increase since the last edge to the innermost phase. Return the counts, or None
-        if nothing was counted."""
+        """Add the increase since the last start or end of a phase to the innermost phase. Return
+        the counts, or None if nothing was counted."""
         if threading.get_ident() != threading.main_thread().ident or self._is_over:
             return None
         try:
@@ -218,7 +220,8 @@ class Counters:
         for i, (value, last) in enumerate(zip(now, self._last, strict=True)):
             counts[offset + i] += value - last
         if own_length:
-            counts[offset + _READ_CALLS] -= 1  # the previous read of the io file was a call too
+            # the kernel has also counted the previous read of the io file: subtract it
+            counts[offset + _READ_CALLS] -= 1
             counts[offset + _READ_BYTES] -= own_length
         now_ns = time.perf_counter_ns()
         counts[offset + _LASTED_NS] += now_ns - self._last_ns
@@ -234,7 +237,7 @@ class Counters:
                 self._stack.append(offset)
                 counts[offset + _ENTERED] += 1
 
-        # voirkit's own work is not separated here
+        # calls of voirkit's own code are not separated: they count in the phase around them
         return record_phases.do_nothing if phase == VOIRKIT else enter
 
     def _exit(self, phase: str) -> Callable[[], object]:

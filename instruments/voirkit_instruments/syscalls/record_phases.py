@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     Edge = Callable[[], object]
 
-VOIRKIT = "voirkit"  # voirkit's own work, which is no part of the program
+VOIRKIT = "voirkit"  # time in voirkit's own code, which is no part of the program
 OTHER = phase_names.OTHER  # encloses all other phases, from the start of tracing to its end
 IMPORT = "import"
 # Markers contain a phase's position in this list: append new phases at the end.
@@ -54,7 +54,8 @@ PHASES = (
     IMPORT,
 )
 
-# modes: "vk" in the upper half; in the lower half twice the phase's position, or a worker's number
+# The mode of a marker has "vk" in its upper 16 bits. The lower bits are twice the phase's position,
+# plus 1 at the end of the phase; or ``_WORKER`` plus the number of a worker.
 _MODE, _KIND, _WORKER = 0x766B0000, 0xFFFF0000, 0x8000
 _TEXT = re.compile(r'"/vk!([^"]*)"')
 
@@ -88,16 +89,16 @@ def message_of_mode(mode: int) -> str | None:
 
 
 def do_nothing() -> None:
-    """Ignore an edge: no recorder listens."""
+    """Ignore the start or end of a phase: no recorder listens."""
 
 
-# Callbacks at the start and the end of each phase. The lists are shared and stay the same objects;
-# their elements are replaced.
+# Callbacks at the start and the end of each phase. Wrapped functions hold these lists, so the lists
+# stay the same objects, and only their elements are replaced.
 _edges: dict[str, list[Edge]] = {phase: [do_nothing, do_nothing] for phase in PHASES}
 
 
 FETCH = "fetch"
-# After these phases voirkit's own callbacks may make system calls: to read a file's size, the
+# When these phases end, voirkit's own callbacks may make system calls: to read a file's size, the
 # process id or a CPU clock.
 _PHASES_WITH_CALLS = (
     phase_names.WAIT,
@@ -108,13 +109,13 @@ _PHASES_WITH_CALLS = (
 )
 
 TRACER = "tracer"
-# ``FETCH`` if the loader instrument reports fetches, ``TRACER`` if a tracer listens
+# contains ``FETCH`` if the loader instrument reports fetches, and ``TRACER`` if a tracer listens
 reported: set[str] = set()
 
 
 def listen(make_entry: Callable[[str], Edge], make_exit: Callable[[str], Edge]) -> None:
-    """Report the edges of phases, which are their starts and ends, from now on. Each factory is
-    called with a phase's name and returns the callback for its start or its end."""
+    """Report the starts and ends of phases from now on. Each factory is called with a phase's name
+    and returns the callback for the start or the end of that phase."""
     for phase, edge in _edges.items():
         edge[:] = make_entry(phase), make_exit(phase)
     recording.report_imports(*_edges[IMPORT])
@@ -131,7 +132,7 @@ def report_to_tracer() -> None:
 
 
 def report_to_nobody() -> None:
-    """Stop reporting edges."""
+    """Stop reporting the starts and ends of phases."""
     reported.discard(TRACER)
     listen(lambda phase: do_nothing, lambda phase: do_nothing)
 
@@ -147,8 +148,8 @@ def leave(phase: str) -> None:
 
 
 def around(phase: str, calls: Calls) -> Calls:
-    """Return the callbacks around a function, extended by the edges of a phase
-    (``StepEvents.wrap_phases``)."""
+    """Return the callbacks around a function, extended so that they also report the start and end
+    of a phase (``StepEvents.wrap_phases``)."""
     enter, leave = calls
     edge = _edges[phase]
     if phase == FETCH:
@@ -202,7 +203,7 @@ def watch_recorder() -> Callable[[], None]:
     functions: list[tuple[Any, str]] = [
         (Recording, name) for name in ("arrive", "grow", "resolve", "lose", "write")
     ]
-    functions.append((recorder, "_mine"))  # it asks for the process id
+    functions.append((recorder, "_mine"))  # makes a system call to get the process id
     before = [(owner, name, getattr(owner, name)) for owner, name in functions]
 
     def undo() -> None:
@@ -237,7 +238,7 @@ class FetchWatch:
         self._has_reported = False
 
     def _install(self, module: ModuleType) -> None:
-        if FETCH in reported:  # --loader has patched the function, and only one patch fits
+        if FETCH in reported:  # --loader has patched the function, which can have only one patch
             return
         state = ThreadState()
 
@@ -263,7 +264,7 @@ class FetchWatch:
             info: Any = get_worker_info()
             if info is not None:
                 self.report_worker(int(info.id))
-        except Exception as exc:  # an unknown torch version: the batch is fetched all the same
+        except Exception as exc:  # an unknown torch version must not stop the fetching of a batch
             self._warn(
                 f"--syscalls: which worker process {os.getpid()} is, is not known"
                 f" ({type(exc).__name__}: {exc})."

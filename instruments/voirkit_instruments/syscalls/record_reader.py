@@ -36,7 +36,7 @@ EVENTS = (
 # KB of buffer for each processor, enough for 80,000 calls, and limit for all processors together
 KB_EACH, KB_ALL = 8192, 131072
 EVERY_S = 0.02
-MUCH = 1 << 20  # bytes in one copy from which on the next copy follows at once
+MUCH = 1 << 20  # if one round copies more bytes than this, the next round follows at once
 PAGE_HEAD = 16
 
 
@@ -89,10 +89,10 @@ class Instance:
         write(self.file("trace_clock"), "mono")  # same clock as the run's own records
         write(self.file("options", "overwrite"), "0")
         write(self.file("options", "event-fork"), "1")
-        # opened without truncation: each write adds one id
+        # not by ``write``, which would truncate the file: here each write adds one id
         file = os.open(self.file("set_event_pid"), os.O_WRONLY)
         tasks = f"/proc/{pid}/task"
-        # listed twice: a thread may have created another one in between
+        # the threads are listed twice, because one may create another while they are listed
         for number in dict.fromkeys([str(pid), *os.listdir(tasks), *os.listdir(tasks)]):
             os.write(file, f"{number}\n".encode())
         os.close(file)
@@ -133,7 +133,7 @@ class Instance:
             for event in EVENTS:
                 write(self.file("events", event, "enable"), "0")
         except FileNotFoundError:
-            pass  # another run has removed it meanwhile
+            pass  # another run has removed the instance meanwhile
         for _ in range(100):
             try:
                 os.rmdir(self.path)
@@ -175,7 +175,7 @@ class Copy:
 def trace(instance: Instance, stem: str, most: int, ended: select.epoll) -> None:
     """Copy the trace until the end of the process or program, or until it exceeds ``most``
     bytes."""
-    page_sizes = instance.file("buffer_subbuf_size_kb")  # since Linux 6.8
+    page_sizes = instance.file("buffer_subbuf_size_kb")  # the kernel has this file since Linux 6.8
     if os.path.exists(page_sizes):
         page = int(read(page_sizes)) * 1024
     else:

@@ -255,7 +255,7 @@ def _stacked(
     sums: Counter[str] = Counter()
     for row in rows:
         for name, call in row.calls.items():
-            sums[name] += value(name, call)  # type: ignore[assignment]  # seconds, too
+            sums[name] += value(name, call)  # type: ignore[assignment]  # float if seconds
     named = [name for name, amount in sums.most_common(_NAMED) if amount > 0]
     bars = []
     for kind, phase, calls in rows:
@@ -476,7 +476,7 @@ def cost_line(tool: str, cost: Mapping[str, Any]) -> str:
     )
 
 
-# for `voirkit syscalls`
+# sections of the command `voirkit syscalls`
 
 
 def whole_log(document: Document, path: str, most: int) -> Section:
@@ -588,7 +588,7 @@ def over_time_map(document: Document, width: int) -> Iterator[str]:
         yield "When they were made is not known: this has no times."
         return
     n_bins = max((len(row) for row in bins["calls"].values()), default=1)
-    each = -(-n_bins // max(width - _MAP_LABEL - 1, 1))  # bins in a column
+    each = -(-n_bins // max(width - _MAP_LABEL - 1, 1))  # number of time bins in one column
     n_columns = -(-n_bins // each)
     start = duration(bins["begin_s"])
     end = duration(bins["begin_s"] + n_bins * bins["bin_s"])

@@ -38,10 +38,10 @@ from voirkit_instruments.torch_profile.analyse_operators import (
 )
 
 SCHEMA = 1
-# largest time from the end of an optimizer step, where a step without a loader begins, to voirkit's
-# callback
+# Without a loader, a step begins at the end of an optimizer step. This is the longest time from
+# there to voirkit's callback.
 _CLOSE_NS = 50_000
-_FEW = 3  # minimum number of steps outside of the window for a comparison
+_FEW = 3  # minimum number of steps that were not profiled, to compare the profiled ones with
 MARK = "voirkit.mark"
 
 Document = Mapping[str, Any]
@@ -102,8 +102,8 @@ def _has_ended(run: Run, record: Document) -> bool:
 
 
 def _why(record: Document) -> str | None:
-    """Return the reason why a process has recorded nothing, or less than the window; None if there
-    is none."""
+    """Return the reason why a process has recorded no steps, or fewer than it was told to; None if
+    it has recorded all of them."""
     if record["state"] == "recording":
         return (
             "the run was killed in the window, or left python at once: torch keeps in memory what"
@@ -166,11 +166,11 @@ def _count(
 class RecordingCounts(NamedTuple):
     """The counts of one recording."""
 
-    sums: dict[str, Any]  # totals of its operators and kernels
-    error_ns: int  # largest error of its times
-    # Time in each phase, between the first and the last instant for which operators are counted.
-    # Whole steps would not do: without a loader profiling begins in the middle of a step. Operator
-    # times divided by these times are therefore true shares.
+    sums: dict[str, Any]  # totals of the recording's operators and kernels
+    error_ns: int  # largest error of the recording's times
+    # Time in each phase between the first and the last instant for which operators are counted, so
+    # that operator times divided by these times are true shares. Times of whole steps would not
+    # fit, because profiling without a loader begins in the middle of a step.
     times_ns: dict[str, int]
 
 
@@ -191,7 +191,7 @@ def _recording(
     of_thread = _phases_of(phases, record, recording["tid"])
     attributed = AttributedEvents(events, start_ns, of_thread, evaluation)
     first_ns = recording["marks"][0][0]
-    # an incomplete last step does not count
+    # operators are counted up to the end of the last complete step, if there is one
     end_ns = recording["edges"][-1] if recording["edges"] else recording["ended_ns"]
     in_steps = (start_ns >= first_ns) & (start_ns < end_ns) & ~is_mark
     in_trace = (events.category != MEMORY) & ~is_mark
@@ -248,7 +248,7 @@ def _slower(rank: Rank | None, record: Document) -> float | None:
     work_ns = np.sum(phases_ns, axis=0)
     inside = _inside(table, record)
     outside = ~inside
-    outside[:2] = False  # the first two steps are slow
+    outside[:2] = False  # the first two steps of a run are slow
     if not inside.any() or outside.sum() < _FEW:
         return None
     return float(np.median(work_ns[inside]) / max(np.median(work_ns[outside]), 1))

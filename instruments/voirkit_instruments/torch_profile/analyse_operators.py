@@ -109,7 +109,7 @@ class Events:
         # wall clock, nanoseconds
         self.start_ns: Array = _nanoseconds(starts_us) + self._base_ns
         self.duration_ns: Array = _nanoseconds(durations_us)
-        self.names = list(names)  # by index
+        self.names = list(names)  # ``name`` has indices into this list
 
     def _read(self, path: str) -> Iterator[dict[str, Any]]:
         open_file: Any = gzip.open if path.endswith(".gz") else open
@@ -163,8 +163,8 @@ def _nanoseconds(microseconds: array[float]) -> Array:
 class Clock(NamedTuple):
     """Converter from the wall clock of torch's profiler to the run's clock."""
 
-    offset_ns: int  # added to a wall-clock time
-    error_ns: int  # largest error of a converted time, as far as the marks tell
+    offset_ns: int  # added to a wall-clock time, gives a time of the run's clock
+    error_ns: int  # largest error of a converted time, estimated from the marks
 
     def __call__(self, wall_ns: Array) -> Array:
         """Convert times to the run's clock."""
@@ -201,13 +201,13 @@ def find_clock(seen_ns: Array, marks: Sequence[Sequence[int]]) -> Clock:
     return Clock(offset_ns, int(np.abs(middles_ns - offset_ns).max()) + step_ns)
 
 
-MOST = 40  # operators of a phase, and kernels, with their own row; the rest is summed up
+MOST = 40  # operators of a phase, and kernels, that get a row each; the others share one row
 REMAINDER = "(others)"
 _SUMS = ("calls", "cpu_s", "device_s", "self_cpu_s", "self_device_s", "bytes", "freed")
 OTHER = PHASES.index("other")
 EVALUATION = len(PHASES)
 VOIRKITS_OWN = len(PHASES) + 1
-# the last: operators that voirkit's instruments call to inspect tensors
+# the last name stands for operators that voirkit's instruments call to inspect tensors
 NAMES = (*PHASES, "evaluation", "voirkit")
 
 Row = dict[str, Any]

@@ -108,7 +108,7 @@ class StepCounter:
         self._requested = False
         self._stepped = False
         self._leader: Any = None
-        # the training thread; None until it is known, when the main thread counts as such
+        # id of the training thread; while it is None (unknown), the main thread counts instead
         self._thread: int | None = None
         self.n = 0  # number of completed steps
 
@@ -185,8 +185,8 @@ class TorchProfile:
         """Prepare the recording, if there is a run directory. Called once torch has been
         imported."""
         if self._ov.run_dir is None:
-            # torch was probably imported by a voirfile; the run directory is created with the
-            # script
+            # torch was probably imported by a voirfile. The run directory is created when the
+            # script is loaded; ``script_loaded`` then calls this method again.
             self._early = torch
         if self._over or self._ov.run_dir is None:
             return

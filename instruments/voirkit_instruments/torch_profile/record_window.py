@@ -1,5 +1,5 @@
-"""Recordings of a window of steps, which start and end at edges of steps and are written into the
-run directory.
+"""Recordings of a window of steps (a range of consecutive steps), which start and end where a step
+begins, and are written into the run directory.
 
 A window is one recording or several. A recording ends early where a loader has no more batches
 (evaluation usually follows). It also ends where the program forks (the child would record forever),
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
     from voirkit_instruments.torch_profile.record import Window
 
 MOST_RECORDINGS = 16
-_GROWN = 2 << 30  # bytes by which the process may grow in a recording, which torch keeps in memory
+# bytes by which the process may grow in one recording: torch keeps a recording in memory
+_GROWN = 2 << 30
 MARK = "voirkit.mark"
-# at the start and at the end; the first mark is slow, and the most precise one counts
+# Number of marks (events whose time the run's clock measures) at the start of a recording, and at
+# its end. The first mark is slow, and the most precise one counts.
 _MARKS_EACH = 3
 _PROFILER_MODULES = ("torch.autograd", "torch.autograd.profiler", "torch.autograd.profiler_legacy")
 PATCH_POINTS = (
@@ -80,13 +82,13 @@ class Recorded:
             "why": None,
         }
         self._cost = ProbeCost(recorder)
-        self._thread: int | None = None  # the thread that is being recorded
+        self._thread: int | None = None  # id of the thread being recorded; None: no recording
         # state of the current recording
         self._first_step = 0
-        self._start_bytes = 0  # memory of the process at the start
+        self._start_bytes = 0  # memory of the process at the start of the recording
         self._start_ns = 0
-        self._edges: list[int] = []  # end times of steps
-        self._steps = 0  # number of steps in earlier recordings
+        self._edges: list[int] = []  # times at which steps of this recording ended
+        self._steps = 0  # number of steps in the recordings that have ended
         self._cancelled: int | None = None  # id of a thread whose recording torch has cancelled
         self._is_over = False
         self._forking = False
@@ -102,7 +104,7 @@ class Recorded:
             return
         if self._thread is not None:
             if n == self._first_step + len(self._edges):
-                return  # another request in the same step
+                return  # another request for a batch in the same step
             self._edges.append(recorder.now())
             self._kineto.mark()
             if n in self._window and not self._is_large():
@@ -141,7 +143,8 @@ class Recorded:
         if self._thread == threading.get_ident():
             self._end_recording("the script began a profiler of its own")
         else:
-            self._cancelled = self._thread  # torch cancels the recording of another thread
+            # another thread is being recorded: torch cancels that recording
+            self._cancelled = self._thread
         self._stop(
             "the script uses torch's profiler itself, and there can be only one;"
             f" {self._steps_recorded(self._steps)}"
@@ -309,9 +312,9 @@ def _memory_bytes() -> int:
 
 
 class Kineto:
-    """torch's profiler for one thread, used below the level of ``torch.profiler``; one recording
-    follows another. It changes no hook and no module flag of ``torch.profiler`` that the program
-    could see. Checked with torch 2.15 on a CPU; never run on a device."""
+    """torch's profiler for one thread, used through the functions beneath ``torch.profiler``; one
+    recording follows another. It changes no hook and no module flag of ``torch.profiler`` that the
+    program could see. Checked with torch 2.15 on a CPU; never run on a device."""
 
     def __init__(self, torch: Any, memory: bool) -> None:
         self._torch = torch
@@ -336,7 +339,7 @@ class Kineto:
             self._marking = lambda: fast(MARK)
         else:
             self._marking = lambda: torch.autograd.profiler.record_function(MARK)
-        # run's clock before and after each mark of this recording, nanoseconds
+        # (time before, time after) each mark of this recording, in ns of the run's clock
         self.marks: list[tuple[int, int]] = []
 
     def start(self) -> None:
@@ -379,7 +382,8 @@ class Kineto:
             self.mark()
         cuda = self._torch.cuda
         if cuda.is_initialized():
-            # like torch.profiler: kernels launched in the window belong to it
+            # waits, as torch.profiler does, for kernels that were launched during the recording,
+            # because they belong to it
             cuda.synchronize()
         return self._disable()
 

@@ -20,7 +20,7 @@ from voirkit.report.sections import (
     Text,
 )
 
-_MOST = 4  # operators of a phase in a terminal, and kernels in the line of kernels
+_MOST = 4  # operators shown per phase in a terminal, and kernels shown in the line of kernels
 # an operator with a smaller share of the time of all operators has no row in a terminal
 _LEAST_SHARE = 0.02
 _BARS = 16
@@ -36,7 +36,7 @@ def sections(part: Part, summary: Mapping[str, Any]) -> Iterator[Section]:
     blocks: list[Block] = []
     phases = part["phases"]
     if phases:
-        # converts a sum over the window and all ranks to one step of one rank
+        # factor that turns a sum over the profiled steps of all ranks into one step of one rank
         each = 1 / max(len(part["steps"]) * max(len(part["ranks"]), 1), 1)
         has_device = any(phase["self_device_s"] for phase in phases.values())
         key = "self_device_s" if has_device else "self_cpu_s"

@@ -47,8 +47,8 @@ class Moment:
     n: int  # number of the optimizer's step
     optimizer: str | None  # arguments of the ``step`` or ``zero_grad`` record, as JSON
     figures: list[Figure] = field(default_factory=list)
-    is_entered: bool = False  # True once the state of its parameters before it has been written
-    is_left: bool = False  # True once their state after it has been written
+    is_entered: bool = False  # True once the parameters' state at its start has been written
+    is_left: bool = False  # True once the parameters' state at its end has been written
 
 
 def moments(batches: Iterator[list[Row]]) -> Iterator[Moment]:
@@ -117,7 +117,8 @@ class _Parameter:
         self.sign = sign
         self.attributes = ""
         self.optimizer: int | None = None
-        # the first norm until a digest is known; equal in ranks that begin with equal parameters
+        # Identifies the data. Until a digest is known, it is the first norm, which is equal in
+        # ranks that begin with equal parameters.
         self.digest: object = f"norm {norm}"
         self.changes = 0
         self.flags = 0
@@ -361,7 +362,8 @@ class Sweep:
         self._threads: dict[int, int] = {}
         self._open: list[_Open] = []
         self._stacks: dict[int, list[_Open]] = {}
-        self._numbers: dict[tuple[int, int], int] = {}  # numbers of objects, by thread and id
+        # (thread id, id of an object) -> number of the object in that thread
+        self._numbers: dict[tuple[int, int], int] = {}
         self._metas: dict[tuple[int, str], str] = {}
         self._is_first = True
 
@@ -388,7 +390,8 @@ class Sweep:
                 self._numbers[key] = self._objects
                 if parameters is not None:
                     proxies = _proxies(parameters)
-                    # the optimizer was created before calls were recorded
+                    # The optimizer was created before calls were recorded: write a call of its
+                    # constructor first.
                     if spelled.leaf != "__init__":
                         yield from self._constructor(call, self._objects, proxies)
                         proxies = ""
@@ -398,7 +401,9 @@ class Sweep:
         self._is_first = False
         head = self._head(call, meta, number)
         end_ns = call.end_ns
-        if stack:  # calls of coroutines and generators may interleave instead of nesting
+        # Calls of coroutines and generators may interleave instead of nesting. So each call is made
+        # to end no later than the call around it.
+        if stack:
             end_ns = min(end_ns, stack[-1].end_ns)
         kind = "function_call (post) (exception)" if spelled.is_error else "function_call (post)"
         open_call = _Open(
@@ -423,7 +428,8 @@ class Sweep:
             call = heapq.heappop(self._open)
             self._stacks[call.tid].remove(call)
             moment = call.moment
-            # several nested calls may have the same moment; the innermost call ends first
+            # several nested calls may share a moment; its end is written with the innermost call,
+            # which ends first
             if moment is not None and not moment.is_left:
                 yield from self._leave(moment, call.step, call.stage, call.end_ns)
             yield f'{call.head}{call.tail},"time":{self._time(call.end_ns)}}}\n'
@@ -532,7 +538,7 @@ def _proxies(names: Sequence[str]) -> str:
     return f'"proxy_obj_names":{json.dumps(proxies, separators=(",", ":"))},'
 
 
-INIT, TRAINING, EVALUATION = "init", "training", "evaluation"  # stages of a run
+INIT, TRAINING, EVALUATION = "init", "training", "evaluation"  # TrainCheck's stages of a run
 # Python functions of the module `torch`. All other functions in that module are C functions, which
 # TrainCheck looks up in the class torch._VariableFunctionsClass.
 _PYTHON = {
@@ -569,7 +575,7 @@ _TENSORS = {
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
 }
-# Parts of the names of functions that no relation of TrainCheck examines.
+# If a function's name contains one of these, no relation of TrainCheck examines the function.
 _NOT_LOOKED_AT = (
     "torch._VariableFunctionsClass",
     "torch.nn.functional",

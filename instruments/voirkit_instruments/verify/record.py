@@ -78,7 +78,8 @@ class Arrivals:
 
     @property
     def loss(self) -> Losses:
-        """The losses that the voirfile gave; without any, those that the steps instrument recorded."""
+        """The losses that the program or a voirfile gave; if they gave none, the losses that the
+        steps instrument recorded."""
         return self._given_losses if self._given["loss"] else self._seen_losses
 
     def on_event(self, event: dict[str, Any]) -> None:
@@ -120,9 +121,9 @@ def verify(ov: Overseer) -> Iterator[Phase | PhaseWithPriority]:
     values_of(ov).on_steps.append(arrivals.on_steps)
     ov.require(train_rate, loading_rate, compute_rate)
     yield ov.phases.load_script
-    # the script may change the current folder
+    # made absolute here, because the script may change the current folder
     script = os.path.abspath(ov.script) if ov.script else ""
-    yield ov.phases.finalize(throw=False)  # continues after an early stop as well
+    yield ov.phases.finalize(throw=False)  # throw=False: the report is made after an early stop too
     result = _result(ov, arrivals)
     ov.summary["verify"] = result
 
@@ -136,8 +137,8 @@ def _result(ov: Overseer, arrivals: Arrivals) -> dict[str, Any]:
     counts = arrivals.counts
     rates = {name: ov.summary["rates"].get(name, {}).get("value") for name in RATES}
     without_probes = _without_probes(ov)
-    # The recorder's own rates are those of the last steps. Report the rate of the whole run instead
-    # of a second number.
+    # The recorder's own rates are those of the last steps only. They are replaced by the rates of
+    # the whole run, so that the report has no second number for a rate.
     for name, rate in rates.items():
         if rate is not None and without_probes[name] is not None:
             without_probes[name] = rate

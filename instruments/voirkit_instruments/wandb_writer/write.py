@@ -59,7 +59,7 @@ class Writer(Tracker):
             self._own_run.finish()
 
 
-# in the program's process
+# code that runs in the program's process
 
 
 class ScriptsRun:
@@ -67,7 +67,7 @@ class ScriptsRun:
     thread."""
 
     def __init__(self) -> None:
-        self._defined = ""  # id of the W&B run whose axis is defined
+        self._defined = ""  # id of the W&B run for which the step axis is defined; empty: none yet
         self._has_been = False
         self._texts: dict[str, str] = {}
 

@@ -34,6 +34,7 @@ INSTRUMENT = Instrument(
     findings="voirkit_instruments.what_if.rules:findings",
     sections="voirkit_instruments.what_if.show:sections",
     leads=True,
-    # after the steps instrument, so that its patches enclose those of the steps instrument
+    # starts after the steps instrument, so that the patches of --what-if enclose those of the steps
+    # instrument
     priority=-1000,
 )

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     Stamp = tuple[int, int, int] | None
     Equality = tuple[bool | None, str]  # (True if equal, None if unknown; reason)
 
-# largest relative difference of results if a change computes in another order
+# relative difference up to which results count as equal if a change computes in another order
 NEAR = 0.01
-MOST_COPIED = 4 * 10**9  # bytes of files that are kept for comparing
+MOST_COPIED = 4 * 10**9  # limit in bytes of the files that are copied for comparing
 
 
 class Results:
@@ -52,9 +52,10 @@ class Results:
         self._folder = folder
         self._exact = exact
         self._first: RunResult | None = None
-        self._copies: dict[str, str] = {}  # path -> copy
+        self._copies: dict[str, str] = {}  # path of a file of the first run -> path of its copy
         self._stamps: dict[str, Stamp] = {}
-        # by kind of result, one (change, True if equal to the first run, reason) for each run
+        # by kind of result, for each later run: (change, or empty; True if equal to the first run,
+        # None if unknown; reason)
         self._comparisons: dict[str, list[tuple[str, bool | None, str]]] = {
             "losses": [],
             "checkpoints": [],
@@ -95,7 +96,8 @@ class Results:
             return None, self._why_none
         paths = _flush(final_paths(result.facts.get("files") or ()))
         if len(paths) != len(self._copies) or set(paths) <= self._copies.keys():
-            # otherwise the run has file names of its own, paired with the first run's by order
+            # Look for the files at the first run's paths. Otherwise the run has written as many
+            # files under names of its own, which are paired with the first run's files by order.
             paths = list(self._copies)
         for first_path, path in zip(self._copies, paths, strict=True):
             stamp = _stamp(path)
@@ -120,7 +122,7 @@ class Results:
             differences = [why or "as they are" for equal, why in plain if equal is False]
             if differences:
                 outcome[kind] = None
-                if kind != "output":  # most scripts print times
+                if kind != "output":  # most scripts print times, so output usually differs
                     reasons.append(
                         f"{kind}: plain runs differ from each other already ({differences[0]})."
                     )
@@ -190,7 +192,8 @@ def _renamed(folder: str, identity: tuple[int, ...]) -> str | None:
             if not entry.is_file(follow_symlinks=False):
                 continue
             if (entry.stat().st_dev, entry.inode()) == identity:
-                # the inode number of a removed file is reused by the next new file
+                # The first bytes are checked too, because the inode number of a removed file is
+                # reused by the next new file.
                 with open(entry.path, "rb") as file:
                     magic = file.read(2)
                 return entry.path if magic in _MAGICS else None
@@ -331,7 +334,7 @@ def _are_alike_sequences(first: Any, second: Any) -> bool:
 def _is_equal(first: Any, second: Any) -> bool:
     try:
         return type(first) is type(second) and bool(first == second)
-    except Exception:  # an array, or an object that does not compare
+    except Exception:  # an array, or an object that raises when it is compared
         return False
 
 

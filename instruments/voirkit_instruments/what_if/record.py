@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from voirkit_instruments.steps.events import FunctionPatches
 
 
-MOST_LOSSES = 10_000  # losses that are kept
+MOST_LOSSES = 10_000  # largest number of losses that are kept of a run
 
 
 @instrument_definition
@@ -109,7 +109,7 @@ def what_if_child(
         try:
             if change is not None:
                 change.end()
-        except BaseException as exc:  # any error of the change; the script has ended
+        except BaseException as exc:  # any error of the change is reported: the script has ended
             facts["failed"] = f"{type(exc).__name__}: {exc}"
             ov.warn(f"--what-if {name}: {facts['failed']}")
         observer.wait_for_devices()
@@ -133,7 +133,7 @@ def _end_with_the_driver() -> None:
     behind. Processes that this run forks do not get the signal."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # PR_SET_PDEATHSIG
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # 1 is PR_SET_PDEATHSIG
 
 
 class RunObserver:
@@ -147,7 +147,7 @@ class RunObserver:
     """
 
     began_ns = works_ns = 0
-    # seconds that threads had waited for processors by ``works_ns``
+    # seconds that threads had waited for processors before ``works_ns``
     _waited_before_s: float | None = None
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class RunObserver:
 
         def enter_backward(tensors: Any) -> int:
             begin_work()
-            with suppress(Exception):  # arguments that torch refuses too, with its own message
+            with suppress(Exception):  # invalid arguments: torch raises its own error for them
                 self._note_losses(tensors)
             return 1
 
@@ -220,11 +220,12 @@ class RunObserver:
                     continue
                 value = tensor.detach()
                 value = value if value.numel() == 1 else value.float().mean()
-                # Reading a value from a device would wait for the device; the clone stays there.
+                # Reading a loss from a device would wait for the device, so a clone is kept there.
                 self._losses.append(value.item() if value.device.type == "cpu" else value.clone())
 
     def _note_file(self, file: Any) -> None:
-        with suppress(OSError, ValueError, TypeError):  # a file-like object of the program
+        # a file-like object of the program may have a ``name`` that is no valid path
+        with suppress(OSError, ValueError, TypeError):
             name = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
             if isinstance(name, str | os.PathLike):
                 path = os.path.abspath(os.fspath(name))
@@ -243,7 +244,7 @@ class RunObserver:
     def wait_for_devices(self) -> None:
         """Wait for the GPUs: the work queued on them is a part of the run."""
         if self._torch is not None and self._torch.cuda.is_initialized():
-            with suppress(Exception):  # an error of the program's own GPU work
+            with suppress(Exception):  # errors of the program's own kernels appear here
                 self._torch.cuda.synchronize()
 
     def end(self) -> None:
@@ -256,7 +257,7 @@ class RunObserver:
         for loss in self._losses:
             try:
                 losses.append(float(loss))
-            except Exception:  # a complex number, or on a device that is gone
+            except Exception:  # the loss is complex, or on a device that is gone
                 losses.append(None)
         self.facts["losses"] = {"n": self._n, "kept": losses}
         self.facts["files"] = [
@@ -295,7 +296,7 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 _SMALL = 0.01
-_AS_QUICK = 1.03  # ratio to the quickest value up to which a value counts as equally quick
+_AS_QUICK = 1.03  # values of a change count as equally quick up to this ratio of their times
 _GRACE_S = 5.0  # seconds that a run has to end after SIGTERM
 _LONGEST_ERROR = 20_000
 
@@ -307,7 +308,7 @@ class RunResult:
     code: int  # the exit code that a shell reports
     out: str  # path of the file with the run's stdout
     err: str  # the end of the run's stderr
-    summary: Mapping[str, Any] = field(default_factory=dict)  # empty if the run wrote none
+    summary: Mapping[str, Any] = field(default_factory=dict)  # empty if the run wrote no summary
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -396,7 +397,7 @@ def what_if(
     options = ov.options
     if options.require:
         ov.warn("--require is of one run, and is not looked at with --what-if, which makes many.")
-    # raises if there is no such script or module
+    # raises an error if the script or module does not exist
     program = script(options.SCRIPT, ()) if options.MODULE is None else module(options.MODULE, ())
     run_dir = directory.create(options.run_dir, program.name, options.force)
     folder = tempfile.mkdtemp(prefix="voirkit-what-if-")
@@ -419,7 +420,7 @@ def _write_page(ov: Overseer, run_dir: str) -> None:
     """Write the HTML page of the first plain run, which includes the measurement."""
     from voirkit.runner import completion
 
-    # nothing was measured, as has already been reported
+    # without a summary nothing was measured, which has already been reported
     if not os.path.exists(os.path.join(run_dir, SUMMARY)):
         return
     why = completion.page(run_dir)
@@ -670,8 +671,8 @@ class Experiment:
 
     @property
     def outcome(self) -> dict[str, Any]:
-        """``what_if`` of the summary: the outcome of the best value, and the figures of all
-        values."""
+        """``what_if`` of the summary: the outcome of the best value of the change, and the
+        measurements of all its values."""
         best = best_trial(self._trials).outcome
         if len(self._trials) == 1:
             return best

@@ -33,14 +33,14 @@ class Ceiling(NamedTuple):
     # Largest share of the run's time that the change could affect, 0 to 1. 0: there is nothing to
     # change, and no run with the change is made. None: unknown.
     share: float | None
-    because: str  # a sentence: what takes this share, or why there is none
+    because: str  # a sentence: what takes this share of the time, or why the share is 0 or unknown
 
 
 class Change(Protocol):
     """A change of ``--what-if``. It is created twice: by the driver, for ``ceiling``, and in each
     run that it changes."""
 
-    # True if results must be bit-equal; otherwise equal within rounding (``Results``)
+    # True if results must be bit-equal; False if they must be equal within rounding (``Results``)
     exact: bool
 
     def __init__(self, argument: str | None) -> None:
@@ -82,7 +82,7 @@ class Change(Protocol):
 
 
 class _Entry(NamedTuple):
-    path: str  # module:class, relative to this package
+    path: str  # ``module:class``; the module is one of this package
     argument: str  # as shown in the help: "=N", or "=N,M" for several values; empty for none
     help: str
 
@@ -133,7 +133,7 @@ WITHDRAWN = {
 }
 
 
-LIST = "list"  # the argument that prints all changes
+LIST = "list"  # ``--what-if list`` prints all changes
 
 
 def parse_change(text: str) -> tuple[str, str | None]:
@@ -239,13 +239,13 @@ class _Switch:
     """The common base of the changes in this module."""
 
     exact = True  # results must be bit-equal
-    # the module that is changed once it is imported, and the reason that is reported if nothing was
-    # changed
+    # ``module`` is changed once it is imported; ``idle`` is the reason that is reported if nothing
+    # was changed
     module, idle = "torch", "torch was not imported."
 
     def __init__(self, argument: str | None) -> None:
-        self.touched = 0  # how many times something was changed
-        self.because = ""  # why nothing was changed, if known
+        self.touched = 0  # number of times that something was changed
+        self.because = ""  # reason why nothing was changed; empty if unknown
 
     def install(self, patches: Patches) -> None:
         """See ``Change``."""
@@ -307,7 +307,7 @@ class NumThreads(_Switch):
     """``torch.set_num_threads(N)`` as soon as torch is imported; a number that the program sets
     later wins."""
 
-    exact = False  # sums are taken in another order
+    exact = False  # with another number of threads, sums are taken in another order
 
     def __init__(self, argument: str | None) -> None:
         super().__init__(argument)
@@ -344,7 +344,7 @@ class _LoaderArgument(_Switch):
     """A change of one argument of each ``DataLoader`` that the program makes."""
 
     module = "torch.utils.data.dataloader"
-    name: str  # name of the argument
+    name: str  # name of the argument of ``DataLoader``
 
     def alter(self, arguments: dict[str, Any]) -> bool:
         """Change the given arguments in place; False if they already have the changed value."""
@@ -434,7 +434,8 @@ class NonBlocking(_Switch):
     ceiling = staticmethod(_ceiling_of_copies)
 
     def switch(self, torch: Any, patches: Patches) -> None:
-        for name in ("to", "cuda"):  # encloses patches of other instruments
+        # these patches enclose those of other instruments
+        for name in ("to", "cuda"):
             patches.put(torch.Tensor, name, self._copy_method(torch, name))
 
     def _copy_method(self, torch: ModuleType, name: str) -> Any:
@@ -531,7 +532,7 @@ class _Collections(_Switch):
 class GcFreeze(_Collections):
     """``gc.collect(); gc.freeze()`` after the first step of an optimizer."""
 
-    _once_ns = 0  # time of the collection and freeze
+    _once_ns = 0  # time that the one collection and freeze took
 
     def on_step(self) -> None:
         if self.steps == 1:

@@ -75,7 +75,7 @@ class CheckpointAsync:
         self._saves = BackgroundSaves()
         self._patches: Patches | None = None
         self._pid = os.getpid()
-        # reason why saves were not left to the thread -> number of such saves
+        # reason why torch.save wrote a file at once -> number of such saves
         self._synchronous: dict[str, int] = {}
         self._n, self._bytes, self._copying_ns = 0, 0, 0
         self._why_nothing = "torch was not imported."
@@ -89,7 +89,7 @@ class CheckpointAsync:
     def _patch(self, torch: ModuleType) -> None:
         module = torch.serialization
         patches = self._patches
-        if patches is None:  # the script's work is over
+        if patches is None:  # the script has ended
             return
         getters = [getattr(module, name, None) for name in _OPTIONS]
         options = [getter for getter in getters if getter is not None]
@@ -133,8 +133,9 @@ class CheckpointAsync:
         why = self._why_synchronous(name)
         if not why:
             try:
-                # Symbolic links in the folder's path may have changed when the thread writes. The
-                # base name is kept, because torch writes it into the file.
+                # The folder is resolved now, because symbolic links in its path may have changed
+                # when the thread writes. The base name is kept, because torch writes it into the
+                # file.
                 folder, base = os.path.split(name)
                 path = os.path.join(os.path.realpath(folder, strict=True), base)
                 path.encode()
@@ -147,7 +148,8 @@ class CheckpointAsync:
         values = [option() for option in options]
 
         def make_writer() -> Any:
-            self._saves.wait("torch.save")  # for earlier saves; does nothing in a writer thread
+            # waits for earlier saves; does nothing in a writer thread
+            self._saves.wait("torch.save")
             try:
                 os.ftruncate(file, 0)
             finally:
@@ -366,13 +368,13 @@ class Save(threading.Thread):
             if self.write is not None:
                 self.write()
         except BaseException as exc:
-            if hasattr(exc, "add_note"):  # python 3.11
+            if hasattr(exc, "add_note"):  # since Python 3.11
                 exc.add_note(
                     f"voirkit: raised late by --what-if checkpoint-async, while {self.path} was"
                     " written after torch.save."
                 )
             self.error = exc
-        self.previous = self.write = None  # frees the memory that they hold
+        self.previous = self.write = None  # frees the copies that they hold
 
 
 class BackgroundSaves:
@@ -383,7 +385,7 @@ class BackgroundSaves:
         # saves that may not be written yet, and failed saves whose error has not been raised in the
         # program; if empty, the program never waits
         self.pending: list[Save] = []
-        self.is_watching = False  # True if the program is made to wait
+        self.is_watching = False  # True while the hooks make the program wait
         self.waited_ns = 0  # time that the program waited
         self.waits: dict[str, int] = {}  # operation that waited -> number of waits
         self.stat = os.stat  # the original ``os.stat``
@@ -415,7 +417,7 @@ class BackgroundSaves:
         for save in saves:
             save.join()
             if save.error is None:
-                with suppress(ValueError):  # another thread has removed it already
+                with suppress(ValueError):  # another thread has already removed this save
                     self.pending.remove(save)
         if has_to_wait:
             self.waited_ns += time.perf_counter_ns() - begin_ns
@@ -433,13 +435,14 @@ class BackgroundSaves:
     def watch(self, patches: Patches) -> None:
         """Install the hooks: the program waits wherever it could see that a file is not written
         yet."""
-        # a FunctionWrapper equals the wrapped function, so ``os.stat in os.supports_dir_fd`` holds
+        # A FunctionWrapper is equal to the wrapped function, so ``os.stat in os.supports_dir_fd``
+        # stays true.
         from wrapt import FunctionWrapper
 
         if self.is_watching:
             return
         self.is_watching = True
-        # Python cannot remove an audit hook: this one does nothing after the end
+        # Python cannot remove an audit hook: this one does nothing once ``is_watching`` is False
         sys.addaudithook(self._on_event)
         # Python 3.10's pathlib calls functions of ``os`` through this class
         accessor = getattr(sys.modules.get("pathlib"), "_NormalAccessor", None)
@@ -458,7 +461,8 @@ class BackgroundSaves:
 
     def _names_pending(self, event: str, args: tuple[Any, ...]) -> bool:
         if event == "open" and isinstance(args[0], int):
-            # multiprocessing opens a pipe to a process that it spawns; the spawn has no event
+            # Wait: multiprocessing opens the descriptor of a pipe to a process that it spawns, and
+            # the spawn itself raises no audit event.
             return True
         is_of_files = event == "open" or event.startswith("os.")
         return is_of_files and any(self.is_pending(path, True) for path in args[:2])
@@ -469,7 +473,7 @@ class BackgroundSaves:
         if self.pending and self.is_watching:
             caller = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
             path = args[0] if args else kwargs.get("path")
-            # the steps instrument records the sizes of checkpoints
+            # voirkit's own calls do not wait: the steps instrument records the sizes of checkpoints
             is_ours = caller in ("voirkit", "voirkit_instruments")
             if not is_ours and self.is_pending(path, "dir_fd" in kwargs):
                 self.wait(f"os.{function.__name__}")

@@ -34,10 +34,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     Index = int | str
 
-_MOST_BYTES = 16 << 20  # bytes of a file that are requested; a larger file is not one sample
-_MOST_ANNOUNCED = 100_000  # remembered samples whose files were announced before their turn
-_MOST_SAMPLES = 200_000  # samples whose files are remembered
-# A file that more samples open contains many samples: reading all of it for one would not help.
+# bytes of a file that the kernel is asked to read at most; a larger file is not one sample
+_MOST_BYTES = 16 << 20
+_MOST_ANNOUNCED = 100_000  # largest number of remembered samples that were announced early
+_MOST_SAMPLES = 200_000  # largest number of samples whose files are remembered
+# A file that more samples than this open contains many samples: reading all of it for one sample
+# would not help.
 _MOST_SHARING = 4
 _TRIALS = 1000  # learning stops if this many samples were read and none has opened a file
 _LOOK_EVERY_S = 0.5  # interval between reads of the files that other processes have learned
@@ -53,7 +55,8 @@ class ReadAhead:
 
     def __init__(self, argument: str | None) -> None:
         self._files: SampleFiles | None = None
-        # samples (dataset id, index) whose files were announced before their turn
+        # Samples (dataset id, index) that were announced early: their files were announced while
+        # their batch still waited in the worker's queue.
         self._announced: set[tuple[int, Index]] = set()
         self._facts: dict[str, Any] = {"touched": 0}
         self._off = "torch's DataLoader was not imported."
@@ -85,7 +88,7 @@ class ReadAhead:
 
         @wraps(original)
         def fetch(self_: Any, possibly_batched_index: Any) -> Any:
-            # a forked worker has the dataset at the same address, so ids are equal in all processes
+            # a forked worker has the dataset at the same address: its id is equal in all processes
             batch, dataset = possibly_batched_index, id(self_.dataset)
             indices = batch if self_.auto_collation else [batch]
             if (
@@ -268,7 +271,8 @@ class SampleFiles:
         """Context manager that records the files that this thread opens, for the sample that
         ``start_sample`` set last."""
         reading = self._reading
-        outer = reading.paths, reading.index  # a dataset may use a loader of its own for a sample
+        # restored at the end: a dataset may use a loader of its own to get a sample
+        outer = reading.paths, reading.index
         paths: dict[Index, list[str]] = {}
         reading.paths = paths
         try:
@@ -301,7 +305,7 @@ class SampleFiles:
             isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY)
         ):
             return
-        with suppress(OSError):  # the current folder of a relative path is gone
+        with suppress(OSError):  # the path is relative, and the current folder is gone
             name = os.path.abspath(os.fsdecode(path))
             if not name.endswith(_CODE) and not name.startswith(_NO_FILES):
                 reading.paths[reading.index].append(name)

@@ -38,7 +38,7 @@ from voirkit.runs.thresholds import (
 from voirkit.units import figure
 
 _ADVICE = 3  # maximum number of pieces of advice
-_FAIR_PART = 1 / 3  # minimum share of the bottleneck that advice must be about to come first
+_FAIR_PART = 1 / 3  # minimum share of the bottleneck's time that advice must be about to come first
 LEAST_SHOWN = 0.01  # minimum share of a step for a part of a phase to be named
 _EVALUATION = ("evaluation-bound", "inference-bound")
 
@@ -117,13 +117,14 @@ def _advice(
     specific = [
         finding for finding in findings if finding.severity == Severity.TIME and not finding.part_of
     ]
-    # on a busy machine, other programs make the recorded times longer
+    # no numbers on a busy machine, where other programs make the recorded times longer
     has_figures = not is_contended(figures.get("processors"))
     best = _choose_advice(specific, _ranked(general, main), main)
     return [_advice_entry(finding, has_figures) for finding in best]
 
 
-# Advice that is given because a script lacks something, without evidence that it would help.
+# Kinds of advice that is given because the script lacks something, without evidence that it would
+# help.
 _RULES_OF_THUMB = frozenset({"autocast", "compile", "larger-batch"})
 
 
@@ -227,7 +228,7 @@ def _nothing_to_do(time: Account) -> str:
     return "Nothing stands out that could be saved."
 
 
-# straggler, unknown
+# verdicts on late ranks, and on runs without steps
 
 
 def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None) -> Document | None:
@@ -345,7 +346,7 @@ def _only_evaluated(figures: Figures, counts: Mapping[str, int]) -> bool:
     return bool(evaluation.get("takes_gradients")) or not counts["backward_passes"]
 
 
-# outside of the steps
+# verdicts on the time outside of the steps
 
 
 def _hung(time: Account, figures: Figures, findings: Sequence[Finding]) -> Document | None:
@@ -447,7 +448,7 @@ def _seconds_outside(time: Account, kind: str) -> float:
     return sum(part.seconds for part in time.of(kind) if not part.of_step)
 
 
-# in the steps
+# verdicts on the time in the steps
 
 
 def _starved(steps: Mapping[str, Any]) -> Document | None:
@@ -502,8 +503,8 @@ def _inside(time: Account, figures: Figures, facts: Facts) -> Document:
     kind = max(shares, key=shares.__getitem__)
     savable = {other: share for other, share in shares.items() if other != "compute-bound"}
     largest = max(savable, key=savable.__getitem__)
-    # Computing consists of several phases, and can hardly be saved as a whole. A kind that can be
-    # saved comes before it if it is larger than each of these phases.
+    # Computing consists of several phases, and its time can hardly be saved as a whole. So another
+    # kind becomes the verdict already if it takes longer than each single one of these phases.
     largest_computing = max(time.rows[phase] for phase in COMPUTE)
     if savable[largest] >= LARGEST and savable[largest] > largest_computing:
         kind = largest
@@ -654,7 +655,7 @@ def _name_of(phase: str) -> str:
     return label_of(phase)
 
 
-# further sentences
+# further sentences of a verdict
 
 
 def _mostly_in(kind: str, figures: Figures, *phases: str) -> str:

@@ -20,7 +20,7 @@ from voirkit.phase_table import BY_NAME, TABLE
 from voirkit.plugins import installed_instruments
 from voirkit.runs.summary import evaluation_name
 
-LEAST = 0.2  # minimum share of a phase's time for evidence to explain the phase
+LEAST = 0.2  # evidence explains a phase if it accounts for at least this share of its time
 
 Summary = Mapping[str, Any]
 
@@ -28,8 +28,10 @@ Summary = Mapping[str, Any]
 class Evidence(NamedTuple):
     """Evidence of an instrument about where some phases spend their time."""
 
-    what: str  # in words: ``train.py:12 image.load()``, ``aten::addmm``, ``read() on data.bin``
-    share: float  # share of the time of these phases
+    # what takes the time, in words: ``train.py:12 image.load()``, ``aten::addmm``, ``read() on
+    # data.bin``
+    what: str
+    share: float  # share of the phases' time that it takes
     do: str = ""  # what to do about it, if the instrument knows; a sentence or two
     # share of a step that following ``do`` could save at best; None without a prediction
     saves: float | None = None
@@ -62,10 +64,10 @@ def flag_for(summary: Summary, kind: str) -> str:
     return ""
 
 
-# the time of a run, as parts that a verdict compares
+# the time of a run, divided into parts that a verdict compares
 
 
-LOADING = ("wait", "fetch")  # the main process waits for a batch; a worker makes it
+LOADING = ("wait", "fetch")  # phases: the main process waits for a batch, a worker makes it
 # parts of phase ``other`` that are not host code: voirkit's own work, and work done only once
 _NOT_HOST = ("voirkit", "compile", "import")
 
@@ -84,13 +86,13 @@ class Part:
 class Account:
     """The time of a run, and its parts."""
 
-    parts: tuple[Part, ...]  # all time that has a kind of verdict; the parts of the steps first
+    parts: tuple[Part, ...]  # all time that has a kind of verdict; parts within the steps first
     # share of a typical step by phase; if the time that the backward pass waits for other ranks is
     # known, it counts as communication
     rows: Mapping[str, float]
     other: Mapping[str, float]  # share of a typical step by part of phase ``other``
     steps_s: float  # time of all steps of one rank
-    usual_s: float  # time of these steps without the outliers; the shares refer to it
+    usual_s: float  # time of these steps without the outliers; the shares are shares of it
     # ``steps_s`` and all time outside of the steps except the start: imports, and the script's own
     # time before its first step
     work_s: float

@@ -41,7 +41,7 @@ from voirkit.runs.thresholds import (
 )
 from voirkit.units import duration
 
-# lower bound for the share of a step that is not data loader wait, where it is a divisor
+# lower bound for the share of a step that is not data loader wait, used when dividing by that share
 _LEAST_TRAINING = 1e-3
 
 Summary = Mapping[str, Any]
@@ -99,8 +99,8 @@ def _input(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     if not _matters(time, gain) or drawn_s > waited_s:
         return
     if restarts_s >= RESTARTS_OF_WORKERS * waited_s and _matters(time, time.of_run(restarts_s)):
-        # Later batches wait for restarted workers too: the rest of the wait can only be judged
-        # once the script keeps its workers.
+        # No further advice: the waits for later batches are also longer because workers restart.
+        # They can be judged only once the script keeps its workers.
         return
     slow_line = _slow_line(summary)
     loading = first_evidence(summary, "loading", phase_names.WAIT)
@@ -140,7 +140,7 @@ def _with_workers(share: float, gain: float, facts: Facts, more: str) -> Iterato
         yield Finding.of("fewer-workers", {**figures, **words})
         return
     if workers and _starts_slowly(facts) and not facts.get("persistent"):
-        return  # most of the wait is for the start of workers
+        return  # more workers are not advised: most of the wait is for workers to start
     if workers and processors and workers < processors:
         enough = math.ceil(workers / max(1 - share, _LEAST_TRAINING))
         enough = min(enough, processors)
@@ -363,7 +363,8 @@ def _passes(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
     """Advise on the forward and backward passes."""
     share = time.rows[phase_names.FORWARD] + time.rows[phase_names.BACKWARD]
     of_run = time.of_run(share * time.usual_s)
-    # a rollout, or a loss of several models, calls small models many times in a step
+    # the time of one call counts: a rollout, or a loss of several models, calls small models many
+    # times in a step
     calls = max(facts.get("calls_a_step", 1.0), 1.0)
     call_s = _passes_s(summary) / calls
     is_small = call_s < SMALL_STEP_S and summary["steps"].get("time_of") != "device"
@@ -382,7 +383,8 @@ def _passes(time: Account, summary: Summary, facts: Facts) -> Iterator[Finding]:
 
 def _passes_s(summary: Summary) -> float:
     """Return the time of the forward and backward passes in a typical step, in seconds."""
-    # On a busy machine a median step mostly waits for a CPU; the shortest steps hardly do.
+    # On a busy machine the median step mostly waits for a CPU, and the shortest steps hardly do: so
+    # the tenth percentile is used.
     quantile = "p10" if is_contended(summary.get("processors")) else "median"
     total_s = 0.0
     for phase in (phase_names.FORWARD, phase_names.BACKWARD):

@@ -63,7 +63,9 @@ def is_tag(value: Any) -> bool:
     return type(value).__name__ == "Tag" and type(value).__module__ in (tags.__name__, "ptera.tags")
 
 
-_TOP_WORD = "*module*"  # replaces TOP for ptera: a word to its lexer, and equally long
+# Replaces TOP in the text that ptera parses: ptera's lexer takes it for a word. It has the length
+# of TOP, so that positions stay the same.
+_TOP_WORD = "*module*"
 
 BETWEEN = (">", "as", ",", "=", "~", ":")
 BEFORE = ("!", "!!", "$", ":")
@@ -78,7 +80,7 @@ NO_MEANING = {
 }
 
 HASH_VARIABLES = ("#enter", "#exit", "#value", "#error", "#yield", "#receive")
-# numbers, strings, tags, absolute references
+# matches numbers, strings, tags and absolute references
 CONSTANT = re.compile(r"-?[0-9]+(\.[0-9]*)?|'[^']*'|[@/].*")
 LOOP = re.compile(r"#(?:end)?loop_(\w+)")
 
@@ -88,24 +90,24 @@ class Capture:
     """One variable or event captured in a function."""
 
     name: str  # ``x``, ``#enter``, ``#loop_i``; empty for a generic ``$x``
-    alias: str  # its name in the events
-    focus: int  # 1 for ``>`` and ``!``, 2 for ``!!``, 0 for context
+    alias: str  # name of the capture in the events
+    focus: int  # 1 for ``>`` and ``!``, 2 for ``!!``, 0 if the capture is no focus
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedFunction:
     """A function in a selector."""
 
-    reference: str  # as written
+    reference: str  # the function's name, as written in the selector
     # module of an absolute reference, ``""`` for the script; None for a name in scope
     module: str | None
     path: tuple[str, ...]  # ``("Trainer", "run")``
-    captures: tuple[Capture, ...]  # the captures in it, in order
+    captures: tuple[Capture, ...]  # the captures in the function, in order
     selector: str  # the whole selector
     where: str  # ``file:line`` of the selector
-    # the selector has no focus, so that its event comes at the end of this function's call
+    # True if the selector has no focus, so that its event comes at the end of this function's call
     is_total: bool = False
-    is_replaced: bool = False  # the probe may replace the value that its focus is set to
+    is_replaced: bool = False  # True if the probe may replace the value of the focus variable
 
     @property
     def is_top(self) -> bool:
@@ -138,13 +140,13 @@ class ParsedFunction:
 class Parsed:
     """A selector with valid syntax."""
 
-    selector: str  # as written
+    selector: str  # the text, as written
     where: str  # ``file:line`` of the selector
-    functions: tuple[ParsedFunction, ...]  # the functions that it names, in order
+    functions: tuple[ParsedFunction, ...]  # the functions that the selector names, in order
     # the function whose variable makes the event; the outermost function if there is no focus
     focus: ParsedFunction
-    names: tuple[str, ...]  # names in scope that its conditions use
-    tags: tuple[str, ...]  # names in scope that it uses as tags
+    names: tuple[str, ...]  # names in scope that the conditions use
+    tags: tuple[str, ...]  # names in scope that are used as tags
     tree: Any = field(repr=False, compare=False)  # the tree of ptera's parser
 
 
@@ -284,7 +286,7 @@ def _reference(element: Any, selector: str, where: str) -> tuple[str | None, tup
 
 def _without_dots(module: str, path: list[str]) -> str:
     """Return the reference that is probably meant by one with dots in its path."""
-    if not module and "." in path[0] and len(path) > 1:  # one slash too many
+    if not module and "." in path[0] and len(path) > 1:  # written with one slash too many
         return "/" + "/".join(path)
     return f"/{module}/{'/'.join(path).replace('.', '/')}"
 
@@ -318,7 +320,7 @@ def _capture(element: Any, selector: str, where: str) -> Capture:
             near = did_you_mean(name, [*HASH_VARIABLES, f"#loop_{loop}", f"#endloop_{loop}"])
             next = f"{choices}  {near}".rstrip()
             raise wrong(selector, where, f"there is no '{name}'.", next, position)
-    # self.x: an attribute that the function sets
+    # a name with dots, such as self.x, is an attribute that the function sets
     elif name and not _are_identifiers(name.split(".")):
         problem = f"'{name}' is not the name of a variable."
         raise wrong(selector, where, problem, position=position)
@@ -358,7 +360,7 @@ def wrong(
     return SelectorError(f"selector {selector!r}: {problem}", where=where, next=next)
 
 
-_LONGEST = 4096  # characters
+_LONGEST = 4096  # maximum length of a selector in characters
 
 
 def read_tree(selector: str, where: str) -> Any:
@@ -376,7 +378,8 @@ def read_tree(selector: str, where: str) -> Any:
     if not selector.strip():
         next = f"Write FUNCTION > VARIABLE, such as {EXAMPLE}."
         raise wrong(selector, where, "it is empty.", next)
-    # ptera stores the rest of the selector with each word: 64 kB of quotes take a gigabyte
+    # The length is limited, since ptera stores the rest of the selector with each word: 64 kB of
+    # quotes take a gigabyte.
     if len(selector) > _LONGEST:
         raise wrong(selector[:60] + "...", where, f"it is longer than {_LONGEST:,} characters.")
     check_form(selector, where)
@@ -420,7 +423,7 @@ def check_form(selector: str, where: str) -> None:
     _check_parentheses(tokens, selector, where)
     needs_name = True
     last = ""
-    calls: list[bool] = []  # for each open parenthesis: True if it may be empty
+    calls: list[bool] = []  # for each open parenthesis: True if its content may be empty
     for token in tokens:
         text = token.text
         problem = ""
@@ -563,7 +566,7 @@ class Node:
         self.function = function
         self.parent = parent
         self.elements: list[Element] = []  # the captures in the function itself
-        self.children: list[Node] = []  # the calls inside
+        self.children: list[Node] = []  # the functions called inside a call of this one
 
     @property
     def has_focus(self) -> bool:
@@ -602,7 +605,7 @@ class Rule:
         self.raw = raw
         self.overridable = overridable
         lookup = _Lookup(parsed, scope)
-        # the outermost call
+        # the node of the outermost call
         self.root = self._node(parsed.tree, None, iter(parsed.functions), count(), lookup)
         self.nodes = list(self.root.walk())
         foci = [element for node in self.nodes for element in node.elements if element.focus]
@@ -624,8 +627,8 @@ class Rule:
         numbers: Iterator[int],
         lookup: _Lookup,
     ) -> Node:
-        # Not a nested function: its reference cycle would keep the scope, and so objects of the
-        # program, alive.
+        # A method and not a nested function: one that calls itself would be a reference cycle, and
+        # keep the scope, and so objects of the program, alive.
         node = Node(self, next(functions), parent)
         node.elements = [
             _element(capture, lookup, f"/{next(numbers)}") for capture in call.captures
@@ -685,7 +688,9 @@ def identity_check(expected: Any) -> Check:
     """Return a check by identity that does not keep the expected object alive."""
     try:
         reference = ref(expected)
-    except TypeError:  # a class with slots: when the object is freed, another may get its id
+    except TypeError:
+        # The class has slots, and allows no weak reference. If the object is freed, another one
+        # may get its id, and pass the check.
         identity = id(expected)
         return lambda value: id(value) == identity
     return lambda value: value is reference()

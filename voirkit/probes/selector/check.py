@@ -291,8 +291,8 @@ def _unobservable(
     try:
         visibility = visibility_of(definition.node)
     except RecursionError:
-        # for instance an expression of a thousand terms, which python can compile from its text,
-        # but not from a tree
+        # for instance an expression of a thousand terms, which python can compile from source text,
+        # but not from a syntax tree
         return function.wrong(f"{label} {TOO_DEEP}")
     captured = [capture.name for capture in function.captures if capture.name]
     focused = [capture.name for capture in function.captures if capture.focus]
@@ -318,7 +318,7 @@ def _why_unassigned(name: str, definition: Function) -> str:
     return f"never sets '{name}'"
 
 
-# In scope
+# Names in scope
 
 
 def check_in_scope(
@@ -366,7 +366,7 @@ def check_function(function: ParsedFunction, thing: object) -> str:
             " read."
         )
     hint = ""
-    # decorated, without functools.wraps
+    # the function has another name than the selector: its decorator does not use functools.wraps
     if bare is thing and definition.path[-1] != function.path[-1]:
         hint = f"'{function.reference}' stands for {definition.name}."
         hint += (
@@ -443,7 +443,7 @@ def _check_scope_names(parsed: Parsed, scope: Mapping[str, Any]) -> None:
             raise wrong(parsed.selector, parsed.where, problem, "A tag is written ':@Name'.")
 
 
-# Wording
+# Texts for messages
 
 
 def _of_file(where: str) -> str:
@@ -477,7 +477,7 @@ def _lines(*parts: str) -> str:
     return "  ".join(part for part in parts if part)
 
 
-LONGEST_CHAIN = 20  # maximum number of imports and bases followed; they can be circular
+LONGEST_CHAIN = 20  # maximum number of imports and bases followed; imports can be circular
 
 
 @dataclass(frozen=True, slots=True)
@@ -486,13 +486,13 @@ class Named:
     nothing."""
 
     catalogue: Catalogue  # catalogue of the file that has the target
-    # path of the target in the file; empty for a module. If there is no target: the path up to the
-    # part that does not exist.
+    # path of the target in the file, empty for a module; without a target, the path up to the first
+    # name that does not exist
     path: tuple[str, ...] = ()
     functions: tuple[Function, ...] = ()  # the definitions that may be the live one
-    definition: ClassDefinition | None = None  # the class
-    variable: Variable | None = None  # any other name
-    sourceless: str = ""  # the module that has no Python source
+    definition: ClassDefinition | None = None  # the target, if it is a class
+    variable: Variable | None = None  # the target, if it is neither a function nor a class
+    sourceless: str = ""  # name of the module, if it has no Python source
 
     @property
     def is_there(self) -> bool:
@@ -550,7 +550,7 @@ def _in_module(catalogue: Catalogue, part: str, modules: Modules, depth: int) ->
         return Named(catalogue, (part,), variable=variable)
     module, name = variable.origin
     module = _absolute_module(module, catalogue)
-    # a package that imports from itself means its submodules
+    # a package that imports a name from itself imports its submodule of that name
     if name and module == catalogue.module:
         module = f"{module}.{name}"
         name = ""

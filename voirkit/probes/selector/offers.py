@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     Kind: TypeAlias = Literal["parameter", "variable", "loop", "return", "yield"]
 
-# ways in which most names of a module get their value; nobody wants to watch such names
+# ways in which most names of a module get their value; the names that get a value in no other way
+# are not offered, since nobody wants to watch them
 _DEFINITIONS = frozenset({"import", "def", "class", "type"})
-# the words before the reason in the error message of a refused selector
+# patterns for the text before the reason in the error message of a refused selector
 _FUNCTION_AND_PLACE = r"^(?:[\w.]+ \(.*?:\d+\)|the top level of \S+) "
 _CANNOT_BE_PROBED = r"cannot be probed(?: for '.*?')?: "
 
@@ -37,13 +38,14 @@ class Offer:
     """A parameter, variable, loop, return or yield of a function, with its selectors."""
 
     kind: Kind
-    # the variable; all names of a loop's target; empty for returns and yields
+    # name of the variable, or all names of a loop's target; empty for returns and yields
     names: tuple[str, ...]
-    # lines of the first value of a variable, of the ``for``, or of each ``return`` or ``yield``
+    # line where the variable first gets a value, line of the ``for``, or lines of all ``return`` or
+    # ``yield``
     lines: tuple[int, ...]
-    # selectors ready to paste, the most useful first; empty if it cannot be probed
+    # selectors ready to paste, the most useful first; empty if this cannot be probed
     selectors: tuple[str, ...]
-    refused: str  # reason why it cannot be probed; empty if it can
+    refused: str  # reason why this cannot be probed; empty if it can be
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,9 +82,9 @@ class Candidate:
     reading: str  # one of READINGS
     line: int  # source line where the variable is set
     selector: str = ""  # the selector; empty if none can be written now
-    # the line for an instrument, or what the line would be without the obstacle; empty if unknown
+    # line of code for an instrument, even if there is an obstacle; empty if unknown
     code: str = ""
-    obstacle: str = ""  # reason why it cannot be probed; empty if it can
+    obstacle: str = ""  # reason why this place cannot be probed; empty if it can be
     note: str = ""  # further information for the user
 
 
@@ -154,7 +154,7 @@ class Candidates:
                 yield self._variable_candidate(reading, variable)
             yield from self._named_candidates(reading)
 
-    # candidates for each reading
+    # The candidates for each reading
 
     def _loss_candidates(self) -> Iterator[Candidate]:
         backward_calls = self._script.backward_calls
@@ -166,7 +166,8 @@ class Candidates:
                     yield self._last_loss_candidate(variable, call)
                 else:
                     yield self._variable_candidate("loss", variable)
-        # if backward() is in a closure that cannot be probed, the loop may get the loss from it
+        # If backward() is in a closure that cannot be probed, the loop may get the loss from the
+        # closure; then the variable that the loop sets to it is a candidate.
         if self._loop:
             block = self._loop.block
             for name, value in assignments(block.nodes):
@@ -310,7 +311,7 @@ class Candidates:
             if iterated is None:
                 return
         name = _iterated_name(iterated)
-        for other, value in assignments(block.nodes):  # it = iter(loader)
+        for other, value in assignments(block.nodes):  # such as it = iter(loader)
             if other != name or not isinstance(value, ast.Call):
                 continue
             if called_name(value) in WRAPPERS:
@@ -340,7 +341,7 @@ class Candidates:
                 for callee, parameter in self._script.receivers(block, node, name):
                     yield from self._uses(callee, parameter, depth - 1)
 
-    # variables
+    # Finding variables, and where their values are created
 
     def _named_candidates(self, reading: str) -> Iterator[Candidate]:
         """Yield variables with a usual name for the reading.
@@ -382,7 +383,7 @@ class Candidates:
             if line is not None:
                 yield _BlockVariable(caller, caller_name, line)
         _, first_name = chain[-1]
-        # a global that the function reads
+        # the name may be a global variable that the function reads
         variable = self._catalogue.names.get(first_name)
         if variable is not None and not variable.origin:
             yield _BlockVariable(block, first_name, variable.line)
@@ -487,7 +488,7 @@ def _iterated_name(node: ast.expr) -> str:
     for _ in range(MOST_CALLERS):
         if not isinstance(node, ast.Call) or dotted(node.func).endswith(("Loader", "loader")):
             break
-        if not node.args:  # loader.batches()
+        if not node.args:  # such as loader.batches()
             node = node.func.value if isinstance(node.func, ast.Attribute) else node.func
             break
         passes_on = called_name(node) in WRAPPERS or called_name(node) == "next"

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     LoopNode: TypeAlias = ast.For | ast.AsyncFor | ast.While
     CallSite: TypeAlias = tuple["Block", ast.Call]  # a call, and the block that contains it
 
-MOST_CALLS = 4  # most calls from the loop to backward(), such as fit -> epoch -> step -> closure
+# maximum number of nested calls that are followed from a loop to backward(), such as fit -> epoch
+# -> step -> closure
+MOST_CALLS = 4
 COUNTERS = {"range", "trange", "arange", "count", "xrange"}
 # Functions that iterate over their first argument.
 WRAPPERS = {
@@ -101,11 +103,11 @@ class TrainingLoop:
     fetches a batch in each iteration."""
 
     block: Block  # the block that contains the loop
-    node: LoopNode  # the loop
+    node: LoopNode  # the loop's syntax node
     backward_calls: tuple[CallSite, ...]
-    steps: bool  # True if its iterations lead to ``.step()`` too
+    steps: bool  # True if the iterations lead to ``.step()`` too
     hops: int  # number of calls of the script's functions between the loop and ``backward``
-    depth: int  # number of loops of the block around it
+    depth: int  # number of loops around this one in the same block
 
 
 class Script:
@@ -403,7 +405,7 @@ def argument(call: ast.Call, callee: Block, parameter: str) -> ast.expr | None:
     """Return the expression that a call passes for a parameter of the function; None if it cannot
     be determined."""
     function = callee.function
-    assert function is not None  # it has parameters, so it is not the top level
+    assert function is not None  # the callee has parameters, so it is not the top level
     for keyword in call.keywords:
         if keyword.arg == parameter:
             return keyword.value

@@ -86,8 +86,8 @@ def _named(run: Run, parts: Iterable[Html]) -> list[Html]:
 
 
 _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\s*:root \{(.*?)\}\s*\}", re.DOTALL)
-# Selectors of a dark theme in JupyterLab (and pages of nbconvert), VS Code and Colab. On other
-# pages the browser's preference decides.
+# CSS selectors of a dark theme in JupyterLab (and pages of nbconvert), VS Code and Colab. On other
+# pages the browser's preference decides whether the report is dark.
 _HOSTS = (
     '[data-jp-theme-light="false"]',
     ".vscode-dark",
@@ -95,8 +95,8 @@ _HOSTS = (
     '[theme="dark"]',
 )
 _THEMED_HOSTS = ("[data-jp-theme-light]", "[data-vscode-theme-kind]", "[theme]")
-# Undoes the hosts' styles for tables and headings. Below, the class is written twice
-# (``.voirkit.voirkit``), so that these rules win against the hosts' own.
+# Undoes the styles for tables and headings of the surrounding page. ``_scoped`` writes the class
+# twice (``.voirkit.voirkit``), so that these rules win against those of the surrounding page.
 _RESET = """
   --page: transparent; text-align: left; padding: 2px; h2, h3 { font-weight: 600; } figure { padding: 0; }
   table { margin: 0; border: none; table-layout: auto; } tr, tbody tr:nth-child(n), tbody tr:hover { background: none; }
@@ -132,8 +132,8 @@ def _contents(parts: Sequence[str]) -> Html:
 
 
 def _parts(run: Run, summary: Summary) -> Iterator[Html]:
-    """Yield the parts of the page in order: first screen, leading instruments (findings,
-    experiments), steps, ranks, other instruments, machine."""
+    """Yield the parts of the page in order: first screen, leading instruments
+    (``Instrument.leads``: findings, experiments), steps, ranks, other instruments, machine."""
     leading, not_leading = instrument_parts(True), instrument_parts(False)
     findings = {f"findings of {name}": partial(_findings, part) for name, part in leading.items()}
     first: dict[str, Part] = {
@@ -185,7 +185,7 @@ def _findings(part: Part, summary: Summary) -> Iterator[Section]:
     findings: list[Finding] = []
     for source in part(summary):
         for block in blocks_within(source.blocks):
-            # the sections for a page and for a terminal may both contain it
+            # a section may contain a finding twice: in the blocks for pages and for terminals
             if isinstance(block, Finding) and block not in findings:
                 findings.append(block)
     yield Section("findings", "", findings)
@@ -205,8 +205,8 @@ def _head(run: Run, summary: Summary) -> Html:
 def document(title: str, parts: Sequence[Html]) -> str:
     """Return a complete HTML page with these parts."""
     style, script = page_style(), asset("page.js")
-    # Two protections: all text is escaped; and if some text were not, the policy allows no script
-    # but voirkit's own, and no network access.
+    # Two protections against code in texts of the program: all text is escaped; and if some text
+    # were not, the policy allows no script but voirkit's own, and no network access.
     own = " ".join(
         f"'sha256-{b64encode(sha256(asset(name).encode()).digest()).decode()}'"
         for name in ("page.js", "flame.js")
@@ -226,14 +226,16 @@ def document(title: str, parts: Sequence[Html]) -> str:
     )
 
 
-# steps over time, with evaluation, epochs and checkpoints; the loss
+# The section with steps over time (with evaluation, epochs and checkpoints) and the loss
 
 
 MOST = 400  # maximum number of columns in a picture of steps
-_COLUMNS = 150  # the same for ranks other than the first
+_COLUMNS = 150  # maximum number of columns for ranks other than the first
 _PICTURES = 8  # maximum number of ranks whose steps are drawn
-_EDGES = 200  # maximum number of marks, for epochs and for checkpoints each
-_BANDS = 200  # gaps shorter than 1/200 of the time from first to last evaluation batch are closed
+_EDGES = 200  # maximum number of vertical lines for epochs; the same for checkpoints
+# batches of evaluation are drawn as one interval if the gap between them is shorter than 1/200 of
+# the time from the first to the last evaluation batch
+_BANDS = 200
 
 
 def steps(run: Run, summary: Summary) -> Html | None:
@@ -392,7 +394,7 @@ def _evaluation(evaluation: Mapping[str, Any] | None) -> Iterator[Html]:
         yield table(("", "n", "a batch", "p10 .. p90"), [row])
 
 
-# the file of a page: an existing file is replaced only if it is a page of voirkit
+# The file of a page: an existing file is replaced only if it is a page of voirkit
 
 
 MARK = "<!-- made by voirkit -->"  # identifies a page of voirkit, which may be replaced

@@ -21,15 +21,15 @@ from voirkit.phase_table import TABLE
 from voirkit.report import duration, figure
 from voirkit.units import time_unit
 
-LONGEST = 400  # characters of a text; the middle of a longer one is left out
+LONGEST = 400  # maximum number of characters of a text; the middle of a longer text is left out
 
 # Names with a colour of their own: phases as in voirkit.phase_table, other names as in page.css.
 _PHASE_COLOURS = {phase.name: phase.page_colours for phase in TABLE if phase.page_colours}
 COLOURS = frozenset((*_PHASE_COLOURS, "fetch", "worker", "others"))
 PALETTE = 14
 
-# Characters that a browser does not show, or that change how it shows others: control characters,
-# single surrogates, marks of the writing direction.
+# Characters that a browser does not show, or that change how it shows other characters: control
+# characters, single surrogates, marks of the writing direction.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u202a-\u202e\u2066-\u2069\ufffe\uffff]"
 )
@@ -112,7 +112,7 @@ def folded(title: str, *parts: object) -> Html:
 
 
 def tiles(figures: Sequence[tuple[str, str]]) -> Html:
-    """Return figures, given as (name, figure), as tiles with the name below the figure."""
+    """Return values, given as (name, text of the value), as tiles with the name below the value."""
     content = "".join(
         f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span></div>'
         for name, value in figures
@@ -262,7 +262,7 @@ def differences(rows: Sequence[tuple[object, float, object]], caption: str = "")
 
 
 def legend(colours: Mapping[str, str], figures: Mapping[str, str] | None = None) -> Html:
-    """Return a legend: each name with its colour and figure.
+    """Return a legend: each name with its colour and a text.
 
     Args:
         colours: CSS classes, by name.
@@ -293,7 +293,7 @@ def _rows(rows: Sequence[str], caption: str) -> Html:
     return Html(f'<figure class="bars">{_caption(caption)}{"".join(rows)}</figure>')
 
 
-# pictures along an axis, as SVG that stretches with the page
+# Pictures along an axis, as SVG that stretches with the page
 #
 # Labels are HTML beside the picture, so that they keep their size when the picture is stretched.
 # Pictures of one ``group`` share an axis: the page's script zooms them together.
@@ -303,9 +303,9 @@ def _rows(rows: Sequence[str], caption: str) -> Html:
 
 
 TIME = "time"  # the group of pictures over the seconds since the run began
-HIGH = 1000  # units of a picture's height
-_TICKS = 5  # maximum number of ticks on an axis, roughly
-_END = 0.08  # fraction of an axis at either end in which half a label would not fit
+HIGH = 1000  # height of a picture in units of its SVG coordinates
+_TICKS = 5  # approximate maximum number of ticks on an axis
+_END = 0.08  # fraction of an axis; this near to an end, half of a label would lie outside the axis
 _NEARLY = 1e-9
 
 Points = Sequence[tuple[float, float | None]]
@@ -385,7 +385,7 @@ def _opacity(least: float, most: float, whole: float | None) -> Callable[[float]
 
 def _heat_cell(x: float, width: float, opacity: float, value: str) -> str:
     title = text(f"{seconds(x)} .. {seconds(x + width)}: {value}")
-    box = f'x="{_short(x)}" width="{_short(width * 1.02)}"'  # no gap between neighbours
+    box = f'x="{_short(x)}" width="{_short(width * 1.02)}"'  # no gaps between neighbouring cells
     return f'<rect {box} height="1" opacity="{opacity:.2f}"><title>{title}</title></rect>'
 
 
@@ -457,7 +457,7 @@ def _scale(bottom: float, top: float, logarithmic: bool) -> Callable[[float], fl
         log_bottom = math.log(bottom)
         log_span = math.log(top) - log_bottom
         return lambda y: HIGH * (0.98 - 0.96 * (math.log(y) - log_bottom) / log_span)
-    span = top / 4 - bottom / 4  # a quarter, since the full difference may overflow
+    span = top / 4 - bottom / 4  # a quarter of the difference, since the full one may overflow
     return lambda y: HIGH * (0.98 - 0.96 * (y / 4 - bottom / 4) / span)
 
 
@@ -526,7 +526,7 @@ def columns(
     if any(peak > total * 1.01 for peak, total in zip(peaks, sums, strict=False)):
         content += f'<path class="k-dim" d="{_peak_lines(boxes, peaks, top)}"/>'
         colours["the longest"] = "k-dim"
-    # An invisible box for each column, for its tooltip; and a mark at the top of a cut column.
+    # Each column gets an invisible box with its tooltip; a cut column also gets a mark at the top.
     for (box_start, box_end, _, title), total in zip(boxes, sums, strict=True):
         if total > top:
             place = f'x="{_short(box_start)}" width="{_short(box_end - box_start)}"'

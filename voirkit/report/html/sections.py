@@ -354,7 +354,8 @@ DEEPEST = 200  # maximum number of frames of a stack
 # The picture without a script, in points: its width, the height of a row, the width of a letter,
 # and the minimum width of a box.
 _WIDE, _ROW, _LETTER, _LEAST = 1060.0, 18, 6.7, 1.5
-_COLOURS = (0, 1, 4, 9)  # palette numbers for owners, which differ from the colours of phases
+# palette numbers of the colours for owners of functions; they differ from the colours of phases
+_COLOURS = (0, 1, 4, 9)
 _STYLE = """
 #flame-graph { overflow: hidden; min-height: 60px; } #flame-graph svg, .flame { display: block; }
 #flame-graph g { cursor: pointer; } #flame-graph rect, .flame rect { fill: var(--c); fill-opacity: .38; }
