@@ -315,7 +315,7 @@ def test_a_function_of_a_module(place: Place) -> None:
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("toll:main", "-m toll: there is no module 'toll'.\n  Did you mean 'tool'?"),
+        ("toll:main", "-m toll: there is no module 'toll'.\n  Did you mean 'tool'"),
         (":main", "there is no module ''."),
         ("tool:", "-m tool:: '' cannot be the name of a function."),
         ("tool:main()", "'main()' cannot be the name of a function."),
