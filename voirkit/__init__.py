@@ -3,7 +3,8 @@
 This module lists the public names. Each name is imported at its first use, so that ``import
 voirkit`` costs almost nothing. Only ``log`` and ``iterate``, which a script calls, and the current
 overseer, to which they report, are defined here. Without an overseer ``log`` does nothing and
-``iterate`` only iterates, so a script with these calls also runs under plain Python.
+``iterate`` only iterates (and gives events if the program has imported ``giving``), so a script
+with these calls also runs under plain Python.
 """
 
 from __future__ import annotations

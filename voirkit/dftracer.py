@@ -315,7 +315,8 @@ class dft_fn(Node):
         return self
 
     def reset(self) -> dft_fn:  # type: ignore[override]  # DFTracer's signature
-        """Restart the time from now; returns the object."""
+        """Restart the time from now; returns the object, as in DFTracer. (``Node.reset`` returns
+        None, as DFTracer's does too.)"""
         opened = last_open(self) or self._begun
         opened[:] = (recorder.now(), False)
         for name in ("used", "generated", "invalidated", "updated"):

@@ -84,7 +84,8 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def visible(text: str, in_line: bool = False) -> str:
-    """Return a text with its control characters escaped as python does, for instance ``\\x1b``.
+    """Return a text with control characters and bidirectional marks escaped as python does, for
+    instance ``\\x1b``.
 
     Args:
         in_line: True if the text is part of a line: line breaks and tabs are replaced too.

@@ -8,8 +8,9 @@ It runs before anything else in the process. The variable has one of two values:
   ``subprocesses``). The process takes part in that run as soon as it imports torch.
 
 The variable is removed before the program itself runs, so that the program's own child processes
-do not get it. This module must never keep python from starting, and imports nothing that python has
-not loaded by then.
+do not get it. Only a launcher keeps the folder, for the processes that it starts, and the
+set-up program of Ray keeps the data, for the worker that it becomes. This module must never keep
+python from starting, and imports nothing that python has not loaded by then.
 """
 
 from __future__ import annotations

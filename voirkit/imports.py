@@ -188,7 +188,7 @@ class _Loader:
 def as_importlib(code: CodeType) -> CodeType:
     """Return a copy of the code that looks like python's own loader in tracebacks.
 
-    Python leaves frames of its loader out of most tracebacks.
+    Python leaves frames of its loader out of most tracebacks, and shows them in the others.
     """
     loader_basics: Any = _bootstrap_external._LoaderBasics  # type: ignore[attr-defined]
     python_own = loader_basics.exec_module.__code__

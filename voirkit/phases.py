@@ -133,7 +133,7 @@ class BaseOverseer(SharedState):
 
     Args:
         phase_names: The names of the phases, in order.
-        args: Positional arguments for each instrument; the overseer itself if left out.
+        args: Positional arguments for each instrument, such as ``(self,)``; none if left out.
         kwargs: Keyword arguments for each instrument.
     """
 

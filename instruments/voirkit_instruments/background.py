@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 _QUIETLY = getattr(socket, "MSG_NOSIGNAL", 0) | getattr(socket, "MSG_DONTWAIT", 0)
 # With ``python -c``, ``sys.path[0]`` is the current folder, which may contain e.g. a numpy.py of
-# the user. The program below replaces this entry with the folder of voirkit_instruments.
+# the user. The program below replaces this entry with the folder that contains
+# voirkit_instruments.
 _PYTHON = """
 import os, sys
 if os.fork():

@@ -98,7 +98,7 @@ METRICS: Sequence[Metric] = (
         ("name", "units"),
         lambda picture: [((part.name, part.units), part.value) for part in picture.devices],
     ),
-    # One value for each rank. The metrics above cover all ranks.
+    # One value for each rank, if there are several. The metrics above cover all ranks.
     Metric(
         "voirkit_rank_step_seconds",
         "Median time of the last steps of a rank",

@@ -108,8 +108,8 @@ def track(
         words: Arguments for ``Writer``.
         package: The tracker's library; by default it has the name of the flag.
         state: Called each second; returns the program's state that is sent along with the loss.
-        receive_message: Called in the program's process with each message of the writer, in another
-            thread until the script ends.
+        receive_message: Called in the program's process with each message that ``Writer`` itself
+            sends, in another thread until the script ends.
     """
     if os.environ.get("RANK", "0") != "0":
         return

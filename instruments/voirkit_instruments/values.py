@@ -114,7 +114,7 @@ def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
         c_int64,
         c_uint16,
         c_uint32,
-    )  # imported late: a run without torch only needs ``is_readable``
+    )  # imported late: whoever only calls ``is_readable``, as in a run without torch, needs none
     from struct import pack, unpack
 
     float32, float64, bits = c_float.from_address, c_double.from_address, c_uint16.from_address

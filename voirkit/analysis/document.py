@@ -403,7 +403,9 @@ def _rows(trained: Sequence[Rank], tables: Sequence[Table]) -> list[dict[str, An
 # does not make a rank a straggler.
 
 _SLOW = 5.0  # a step is slow if it takes more than so many times the median
-_LEAST = 0.1  # smallest share of the time of all steps that is left out as outliers
+# smallest share of the time of all steps that is left out: a smaller part changes no share that
+# matters
+_LEAST = 0.1
 _FEWEST = 5  # with fewer steps there are no outliers
 # compiling and importing happen once, in any of the steps
 _ONE_TIME = [COLUMN["compile"], COLUMN["import"]]

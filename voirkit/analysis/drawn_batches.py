@@ -416,10 +416,11 @@ class _OptimizerSteps:
     def limits(self, closed_turns: Sequence[int]) -> _Limits:
         """Return how often optimizers may step in a turn of a loader.
 
-        The limit of an optimizer is its number of steps in the loader's other turns, or twice the
-        largest number if it varies. If no optimizer steps in the other turns, the limit is one step
-        if they have backward passes or training calls with gradients, otherwise none. An optimizer
-        that does not step in the other turns may not step if another optimizer does.
+        The limit of an optimizer is its number of steps in the loader's other turns in which it
+        steps, or twice the largest number if it varies. If no optimizer steps in the other turns,
+        the limit is one step if they have backward passes or training calls with gradients,
+        otherwise none. An optimizer that does not step in the other turns may not step if another
+        optimizer does.
 
         Args:
             closed_turns: The turns of the loader that ended with a further request to their

@@ -213,7 +213,8 @@ def _closed_by_others(
     last_turn: Mapping[int, int],
     kinds: Array,
 ) -> dict[int, list[int]]:
-    """Return, by loader, the turns with work that did not end with the release of their iterator.
+    """Return, by loader, the turns with work that ended otherwise than by the release of their
+    iterator.
 
     Args:
         requests: All requests.
@@ -277,8 +278,8 @@ def _include_last_updates(requests: Sequence[Request], work: Work) -> list[Reque
     pass_ns = first_from(passes.start_ns, over_ns)
     next_ns = np.minimum(first_from(calls.start_ns, over_ns), first_from(asks_ns, over_ns))
     first: Array = np.searchsorted(optimizers.start_ns, over_ns)
-    # Optimizer steps belong to the loop if they end before the next model call. So a step that
-    # calls models itself, in a closure, does not belong to the loop.
+    # Only optimizer steps that end before the next model call can belong to the loop. So a step
+    # that calls models itself, in a closure, does not belong to the loop.
     behind: Array = np.searchsorted(optimizers.end_ns, np.minimum(next_ns, pass_ns))
     behind_sum: Array = np.searchsorted(optimizers.end_ns, next_ns)
     passes_ns = passes.start_ns.tolist()

@@ -116,9 +116,10 @@ def leading_steps(steps: Array, optimizer: Array) -> list[Array]:
     """Return the steps of the leading optimizer, one array for each group of consecutive steps with
     the same leader.
 
-    The first optimizer leads at first. If another optimizer steps much more often between or after
-    two leading steps than it usually does, it trains alone there. From there on, the leader is
-    determined anew, and a new group begins.
+    The first optimizer leads at first. If another optimizer steps much more often between two
+    leading steps than it usually does, or more often after the last leading step than ever between
+    two, it trains alone there. From there on, the leader is determined anew, and a new group
+    begins.
 
     Args:
         steps: Indices of optimizer steps, ascending; shape (n,).
@@ -612,9 +613,10 @@ def _in_evaluation_mode(work: Work, marks: Marks) -> Array:
     trained in this stretch of time.
 
     A stretch with backward passes (forces, attacks) evaluates only if no optimizer steps in it, and
-    one of these holds: it is at the end of a step; no optimizer steps after it; such stretches are
-    at most half as many as the backward passes elsewhere; they lie in at most half of the steps
-    with backward passes. Otherwise it is a part of each step (adversarial training).
+    one of these holds: it is at the end of a step; no optimizer steps after it, but one did before;
+    such stretches in the middle of steps are at most half as many as the backward passes elsewhere;
+    they lie in at most half of the steps with backward passes. Otherwise it is a part of each step
+    (adversarial training).
     """
     begins_ns, on_ns = _switches(marks)
     if not len(begins_ns):

@@ -234,7 +234,8 @@ class _GroupSpreader:
 
     def _next_ask_of_others(self, over: Request) -> int:
         """Return the time of the first request after ``over`` to another iterator of the same
-        loader, or to another iterator that is used for training; ``NEVER`` if there is none."""
+        loader, or to another iterator that is used for training; ``NEVER`` if there is none. Making
+        an iterator counts as a request to it."""
         first = bisect_left(self._asks, (over.start_ns, over.episode, over.loader))
         for i in range(first, len(self._asks)):
             start_ns, episode, loader = self._asks[i]

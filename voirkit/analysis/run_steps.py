@@ -133,7 +133,8 @@ def _narrow_table(table: Table) -> Table:
 
 def _roll_up_new(run: Run, ranks: Sequence[Rank], earlier: Collection[tuple[str, int]]) -> None:
     """Write the roll-ups of ranks that are not rolled up yet and whose records have all been
-    compacted. ``earlier``: the processes (host, pid) that roll-ups cover already."""
+    compacted; stop if the folder cannot be written to. ``earlier``: the processes (host, pid) that
+    roll-ups cover already."""
     import duckdb
 
     stems = (files.stem for files in layout(run.path, run.ranks).segments)
@@ -249,11 +250,11 @@ def roll_up(run: Run, rank: Rank) -> str:
     ``launching_ns``. The file's metadata has, under the key ``voirkit``, the other facts of the
     rank.
 
-    A process in no group of ranks has ``steps/process=<pid>.parquet``. If threads of such a process
-    train at the same time, each training but the main one has
-    ``steps/process=<pid>-thread=<tid>.parquet``. The collectives of a rank are in
-    ``collectives/rank=<r>.parquet``, one row per collective: ``kind`` (an index into the metadata's
-    ``kinds``), ``number``, ``backward`` and ``begun_ns``.
+    A process in no group of ranks that trains beside other processes has
+    ``steps/process=<pid>.parquet``. If threads of such a process train at the same time, each
+    training but the main one has ``steps/process=<pid>-thread=<tid>.parquet``. The collectives of a
+    rank are in ``collectives/rank=<r>.parquet``, one row per collective: ``kind`` (an index into
+    the metadata's ``kinds``), ``number``, ``backward`` and ``begun_ns``.
 
     Returns:
         The path of the file with the steps.
@@ -414,7 +415,8 @@ def read_columns(connection: DuckDBPyConnection, query: str) -> dict[str, Array]
 
 
 def _read_rows(run: Run, files: str, expressions: Iterable[str]) -> dict[str, Array]:
-    """Return columns of some Parquet files; rows are in the order of the files."""
+    """Return columns of some Parquet files; rows are in the order of the files, which the
+    connection preserves."""
     table = f"read_parquet({files}, union_by_name = true, hive_partitioning = false)"
     return read_columns(run.database(), f"SELECT {', '.join(expressions)} FROM {table}")
 

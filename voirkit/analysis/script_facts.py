@@ -165,7 +165,7 @@ def first_batches(records: Records, waits: Array, trained: Collection[int]) -> d
 
 def _late_ns(firsts_ns: Array, later_ns: Array, loop_of: Array) -> float:
     """Return the total wait for first batches beyond the median wait for later batches of the same
-    loop.
+    loop; at most the median of this excess times the number of loops.
 
     Args:
         firsts_ns: The wait for the first batch of each loop.
@@ -183,7 +183,8 @@ def _late_ns(firsts_ns: Array, later_ns: Array, loop_of: Array) -> float:
 
 
 def _collecting_ns(records: Records, waits: Array) -> Array:
-    """Return the time of garbage collections inside of each of some spans; shape as ``waits``."""
+    """Return the time of garbage collections inside of each of some spans of one process; shape as
+    ``waits``."""
     is_collection = np.array([phase_of_span(*name) == "gc" for name in records.names], bool)
     is_own = np.isin(records.process, records.process[waits])
     collections = np.flatnonzero(is_collection[records.name] & is_own)

@@ -120,7 +120,7 @@ def split_at_requests(requests: Sequence[Request]) -> Segmentation:
             continue
         if episode not in open_:
             if request.kind >= _END:
-                continue  # no loop is open for this iterator: it returned no batch
+                continue  # the iterator has no open loop: it returned no batch, or was abandoned
             loader = request.loader
             over = [k for k, e in enumerate(open_) if e.loader == loader and e.last < i]
             _abandon(open_, open_[over[0] :] if over else [], request.start_ns, segmentation)

@@ -50,7 +50,7 @@ FEWEST_STEPS = 10  # a run with fewer steps gives no estimate
 # Relative standard deviation between the medians of equal runs, in addition to the error that the
 # steps of a run show. It is assumed if each side has a single run. The first value is for an idle
 # machine. The second was measured on a busy machine (docs/compare.md), and is the upper limit of
-# ``between_runs``.
+# ``between_runs`` for times.
 BETWEEN_RUNS, BETWEEN_RUNS_BUSY = 0.008, 0.04
 BETWEEN_STARTS = 0.1  # the same for times before and after training, such as imports
 _HELD_UP = 0.4  # assumed spread between runs, as a share of the spread of steps
@@ -223,8 +223,9 @@ def between_runs(median: float, fastest: float, mean: float | None = None) -> fl
     steps.
 
     It is a share of the spread of steps, and at least ``BETWEEN_RUNS``. For times the spread is
-    that between the tenth percentile and the median, and the result at most ``BETWEEN_RUNS_BUSY``.
-    For rates it is that between the median and the mean.
+    that between the tenth percentile and the median, which shows how much the speed itself varies,
+    and the result at most ``BETWEEN_RUNS_BUSY``. For rates it is that between the median and the
+    mean.
 
     Args:
         median: The median step time.

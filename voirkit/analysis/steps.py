@@ -183,7 +183,7 @@ class Steps:
     """The steps of one thread, or of several threads that train in turn."""
 
     train: Table  # training steps
-    evaluation: Table  # steps in which a model is called and nothing is trained
+    evaluation: Table  # steps of loops in which a model is called and nothing is trained
     wait_known: bool  # True if the time that training waits for batches was recorded
     device: DeviceTable | None = None  # training steps on the clock of a GPU, if one was used
     # numbers of the iterators whose batches were trained on; not kept in a roll-up
@@ -440,7 +440,7 @@ def _merged(loops: Sequence[Sequence[Request]]) -> list[Request]:
 
 
 def _copies_in_a_row(timeline: Timeline) -> Timeline:
-    """Return the timeline with each copy between host and device extended to the next copy, if that
+    """Return the timeline with each copy (phase ``transfer``) extended to the next copy, if that
     follows at once: in between, the memory of the earlier copy is freed (40 us for 4 MB)."""
     start, duration = timeline.start_ns, timeline.duration_ns
     between = start[1:] - start[:-1] - duration[:-1]
@@ -477,7 +477,7 @@ def _training_episodes(
     run, they are those with a backward pass and a model that is not in evaluation mode.
 
     An iterator with backward passes but no optimizer step counts if an optimizer uses its gradients
-    later, before they are set to zero: at once, or after more passes over the same loader. It also
+    later, before they are set to zero: at once, or in a later loop over the same loader. It also
     counts if the run ends while gradients of that loader are accumulated. Other gradients belong to
     an evaluation (forces, attacks, Fisher information). So do those of an iterator whose models are
     all in evaluation mode, and whose optimizers step in no training loop.
@@ -641,7 +641,8 @@ def on_device(host: Timeline, device: Timeline, table: Table) -> DeviceTable | N
 
     Returns:
         The same steps, each extended to the end of the work that was launched in it, with the
-        GPU's time in each phase. None if fewer than half of the steps have recorded GPU work.
+        GPU's time in each phase. None if there are no steps, if fewer than two pieces of GPU work
+        were recorded, or if fewer than half of the steps have any.
     """
     of_host, of_device = _match(host, device)
     if not len(table) or len(of_device) < 2:

@@ -180,8 +180,9 @@ def wall_of(
         manifest: The manifest of the run.
         duration_s: The duration of the run.
         ranks: The ranks of the run.
-        imported_s: The time that the script's own process spent on imports. It is used if another
-            process trains and the manifest does not have that time.
+        imported_s: The time that the script's own process spent on imports. It is used if a process
+            that it started trains, or no imports are recorded otherwise, and the manifest does not
+            have that time.
 
     Returns:
         ``wall``, with ``waits`` if the script's own process neither trains nor evaluates. None if

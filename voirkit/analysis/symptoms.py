@@ -223,8 +223,8 @@ def _training_batches(timeline: Timeline, steps: Steps) -> list[Request]:
 
 def _iterators(timeline: Timeline, fetches: Sequence[Request]) -> dict[str, Any]:
     """Return values that describe iterators that gave training only one batch: ``single``, their
-    number; ``iterators``, the number of all iterators; ``again_s``, the time to make all single
-    ones but the first. Empty if fewer than two iterators gave only one batch."""
+    number; ``iterators``, the number of all that gave training batches; ``again_s``, the time to
+    make all single ones but the first. Empty if fewer than two iterators gave only one batch."""
     batches = Counter(request.episode for request in fetches)
     single = {episode for episode, n in batches.items() if n == 1}
     if len(single) < 2:

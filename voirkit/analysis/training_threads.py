@@ -14,7 +14,7 @@ import numpy as np
 
 from voirkit.analysis.nesting import Array, begins_inside
 
-# Two threads with different optimizers count as taking turns if one makes, on average, at least
+# Two threads with different optimizers count as taking turns if each makes, on average, at least
 # this many model calls, backward passes and optimizer steps (all together) before the other
 # continues.
 _LEAST_IN_TURN = 6

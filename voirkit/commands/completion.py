@@ -17,8 +17,9 @@ from voirkit.options import ExtendedArgumentParser
 
 SHELLS = ("bash", "zsh", "fish")
 
-# Text that is put before the completion script. ``voirkit SCRIPT`` has a script in place of a
-# subcommand. argparse cannot declare that, so this text makes the shell offer files as well.
+# Texts that are put before the completion script, or after it. ``voirkit SCRIPT`` has a script in
+# place of a subcommand. argparse cannot declare that, so these texts make the shell offer files as
+# well.
 _BEFORE = {
     "zsh": """\
 functions[_voirkit_words]=$functions[_shtab_voirkit]

@@ -192,7 +192,8 @@ COLOURS = {phase.name: _CODES[phase.terminal_colour] for phase in TABLE if phase
 _MOST_RANKS = 8
 _MOST_WARNINGS = 3
 
-# (rank, lines): if there is no room, sections of the highest rank are left out first
+# (priority number, lines), in the order in which sections are drawn: if there is no room, sections
+# with the highest number are left out first
 _Section = tuple[int, list[str]]
 
 

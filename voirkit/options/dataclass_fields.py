@@ -387,7 +387,7 @@ def _comments_above(statement: ast.stmt, comments: Mapping[int, _Comment]) -> li
 
 
 def _comments(source: str) -> dict[int, _Comment]:
-    """Return the comments by line, except those for tools (``noqa``)."""
+    """Return the comments by line, except those for tools (``noqa``, ``type:`` ...)."""
     comments: dict[int, _Comment] = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:

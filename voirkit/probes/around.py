@@ -1,9 +1,9 @@
-"""Inserts code before and after the body of a library's function, for instruments that time calls.
+"""Inserts code before and after the body of a library's function, for instruments.
 
-The code is inserted into the function itself, which keeps its identity, name, signature, lines and
-frame. No wrapper is visible in tracebacks, or to ``warnings`` (``stacklevel``), ``pickle``,
-``inspect`` or ``is``. Modules that imported the function earlier get the new body too. This module
-must not import giving, or know torch.
+These time every call. The code is inserted into the function itself, which keeps its identity,
+name, signature, lines and frame. No wrapper is visible in tracebacks, or to ``warnings``
+(``stacklevel``), ``pickle``, ``inspect`` or ``is``. Modules that imported the function earlier get
+the new body too. This module must not import giving, or know torch.
 
 A body ``B`` becomes::
 

@@ -523,8 +523,8 @@ def _instrument_functions(
     code: CodeType,
     is_script: bool,
 ) -> tuple[list[ModuleRequest], list[weave.Placed]]:
-    """Insert taps into those functions among some statements of a module that are requested. Return
-    the requests whose functions were found, and the places of their taps."""
+    """Insert taps into the requested functions in a part of a module. Return the requests that are
+    fulfilled, and the places of their taps."""
     woven: list[ModuleRequest] = []
     where = weave.placed(part, [(request.path, request.listener) for request in requests])
     for path in dict.fromkeys(request.path for request in requests):

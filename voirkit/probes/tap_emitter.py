@@ -144,7 +144,7 @@ class TapEmitter:
         self.node, self.table = node, table
         self.listeners = sorted(listeners, key=lambda listener: not listener.overridable)
         self.parameters = variables_passed(node.args)  # parameters of the function
-        self.deleted = deleted_in(node)  # variables that the function deletes
+        self.deleted = deleted_in(node)  # variables that may become unbound again
         # variables that are always bound
         self.sure = frozenset(each.arg for each in self.parameters) - self.deleted
         self.loops: list[str] = []  # variables of the loops around the current statement

@@ -315,8 +315,8 @@ def _is_setter(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> b
 
 
 def placed(root: ast.AST, wants: Sequence[Want]) -> list[Placed]:
-    """Return, for each wanted path, the functions along it below ``root``, each with the rest of
-    the path."""
+    """Return the functions at each wanted path and those around them, from ``root`` on, each with
+    the rest of the path and the listener."""
     places: list[Placed] = []
     for path, listener in wants:
         for length in range(len(path) + 1):

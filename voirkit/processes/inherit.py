@@ -102,8 +102,8 @@ class InheritState:
         n_handed: The number of processes that were handed offers.
         main_needs_offers: True if the main module cannot be loaded without the offers, since it
             imports an alias (``voirkit.plugins``).
-        served: A WeakSet of multiprocessing's ``Popen`` objects whose process was handed offers;
-            None before the first.
+        served: A WeakSet of the ``Popen`` objects (multiprocessing's and the like) whose process
+            object was pickled; None before the first.
     """
 
     def __init__(self) -> None:

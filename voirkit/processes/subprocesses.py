@@ -7,7 +7,7 @@ Python starts, and removes it before anything else runs: it is in ``os.environ``
 program nor of its child. Other child processes start unchanged: those that do not run Python, and
 those that run a tool or a module of the standard library. Not on Windows.
 
-Imports nothing of voirkit, since every Python process that a followed shell script starts loads
+Imports nothing but os and sys, since every Python process that a followed shell script starts loads
 this module to read its own command line.
 """
 

@@ -137,7 +137,7 @@ def _between_walls(summary: Summary) -> float:
 
 def contention_of(summary: Summary) -> float:
     """Return the logarithm of the slowdown that other programs may have caused
-    (``voirkit.analysis.significance.contention``); 0 if their CPU use is unknown."""
+    (``voirkit.analysis.significance.contention``); 0 if nothing is known of other programs."""
     waited = number_at(summary, "processors", "waited_share")
     other_work = number_at(summary, "processors", "others_share")
     if waited is None or other_work is None:

@@ -622,8 +622,8 @@ LAST: dict[str, Part] = {
 def instrument_parts(leads: bool) -> dict[str, Part]:
     """Return the report parts of instruments: those of leading instruments, or all others.
 
-    They are named after the instrument's part of the summary. The others include the sections of
-    voirfiles.
+    They are named after the instrument's key in the summary if it has one, since its own name, such
+    as ``steps``, may be that of a report's own part. The others include the sections of voirfiles.
     """
     parts: dict[str, Part] = {}
     for instrument in installed_instruments():

@@ -354,7 +354,7 @@ class Overseer(GivenOverseer):
         self._refuse()
         with self.run_phase(self.phases.parse_args):
             self.options = self._parse(argv)
-            # only rank 0 prints messages
+            # of several ranks only rank 0 prints messages; warnings come from every rank
             self.is_quiet = bool(self.options.quiet) or rank_and_world_size()[0] > 0
             if self.options.require:
                 self._read_conditions()

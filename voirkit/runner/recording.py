@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "VOIRKIT_RUN_DIR"
 RECORDER = "voirkit.trace.recorder"
-LIMIT = 4 * 10**9  # default of --trace-limit: maximum size of all segments in bytes
+LIMIT = 4 * 10**9  # default of --trace-limit: maximum total size of the trace's files in bytes
 _RECEIVER = "voirkit.runner.recording:accept"
 
 
@@ -72,7 +72,8 @@ def prepare(
 
     Args:
         folder: The run directory.
-        limit: The maximum size of all segments in bytes; records beyond it are only counted.
+        limit: The maximum total size in bytes of the trace's files, of all processes; records
+            beyond it are only counted.
         report: Called with a message if something fails.
         world_size: The number of ranks; 1 without a process group.
     """
@@ -171,8 +172,8 @@ def offer_for_children() -> dict[str, Any] | None:
 
 
 def accept(offer: dict[str, Any]) -> None:
-    """Make this spawned process record into its parent's run, and start to time its imports, before
-    its main module is loaded."""
+    """Make this spawned process record into its parent's run as soon as anything records. Also
+    start to time its imports, before its main module is loaded, so that its imports count too."""
     if _destination.plan is not None:
         return  # $VOIRKIT_RUN_DIR has set the destination already
     plan = offer["plan"]
@@ -263,9 +264,9 @@ class _ImportTimes:
     def __init__(self) -> None:
         self.is_on = False
         self.thread = 0  # the thread whose imports are timed
-        # The process id if the timed thread is the main thread of this process, otherwise 0. With 0
-        # the thread's CPU clock must not be read: a thread other than the main one may have ended,
-        # and a forked child may not have the thread.
+        # The id of the process whose main thread is the timed thread; 0 if that is another thread.
+        # Unless it is this process's id, the thread's CPU clock must not be read: a thread other
+        # than the main one may have ended, and a forked child may not have the thread.
         self.thread_pid = 0
         self.total_ns = 0  # total time of the imports
         # end of the last import that the main thread did itself or waited for

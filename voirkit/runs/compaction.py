@@ -271,7 +271,8 @@ def _sync(path: str) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run the command and return its exit code: 1 if the trace could not be compacted."""
+    """Run the command and return its exit code: 1, with a message, if the trace could not be
+    compacted and stays in segments."""
     import argparse
 
     from voirkit.errors import tell

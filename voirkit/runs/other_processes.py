@@ -30,8 +30,8 @@ def is_here(host: object) -> bool:
 
 
 def is_alive(pid: int, perf_counter_ns: int, time_ns: int) -> bool:
-    """True if a process of this host is still running. Start times distinguish it from a later
-    process with the same id.
+    """True if a process of this host is still running. On Linux, start times distinguish it from a
+    later process with the same id.
 
     Args:
         pid: The id of the process.

@@ -32,7 +32,8 @@ INFERENCE = 0.5
 UNLIKE = 1.5
 
 # Advice. *_SAVES and HALF_AS_OFTEN are not thresholds, but rough estimates of the saving, as a
-# share of the time that the advice is about. docs/steps.md lists savings that were reached.
+# share of the time that the advice is about. They are not bounds: docs/steps.md lists savings that
+# were reached.
 ADVICE_LEAST_OF_RUN = 0.01  # minimum saving for advice, as a share of the run
 # if the steps take a smaller share of the run, the run is a trial, too short to show what can be
 # saved

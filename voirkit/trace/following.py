@@ -73,7 +73,8 @@ class Following:
     Args:
         folder: The run directory, which need not exist yet.
         at_once: The number of records, per segment, to read from those that exist at the first
-            ``look``: the newest ones. Later calls read the older ones in parts of about this size.
+            ``look``: the newest ones. Later calls read the older ones in parts of this size, but
+            of ``CHUNK`` records at least.
         pid: Follow only this process; None for all.
         wanted: Called with the JSON of arguments; returns whether to keep them. None keeps all.
     """

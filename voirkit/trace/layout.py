@@ -37,7 +37,7 @@ RECORD_BYTES = 32
 THREAD = 0xFFFFFFFF
 
 # Keys of values that are stored as doubles, as the values of counters are: ``figure``, a number
-# measured on a parameter, and ``loss``, the loss on which ``backward`` was called.
+# that ``--parameters`` measures, and ``loss``, the loss on which ``backward`` was called.
 FIGURE, LOSS = "figure", "loss"
 DOUBLES = (FIGURE, LOSS)
 

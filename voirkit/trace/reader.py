@@ -174,7 +174,8 @@ class Pieces:
                         self.read[path] = first + n_written
                     elif len(raw) > layout.LARGEST_WINDOW // layout.RECORD_BYTES:
                         # ``raw`` is longer than any window, and has no records. Since records are
-                        # written without gaps, the rest of the file, of whatever size, has none.
+                        # written one after the other, the rest of the file, of whatever size, has
+                        # none.
                         break
                     first += len(raw)
                     part, tid = self._columns_of(raw, tid, name_of)

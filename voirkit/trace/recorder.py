@@ -61,7 +61,7 @@ __all__ = [
     "timed",
 ]
 
-LIMIT = 4 << 30
+LIMIT = 4 * 10**9  # total size of all files in bytes; the same as that of --trace-limit
 
 _as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
 

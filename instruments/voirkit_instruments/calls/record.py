@@ -273,7 +273,7 @@ class Tracing(Watcher):
         self._engine = engine
         self._entry: Any = None
         self._ticking: Any = None
-        # weak references to the functions that are recorded, by id of the function
+        # weak references to the functions that were found, by id of the function
         self._added: dict[int, Callable[[], Any]] = {}
         self._found_targets: set[str] = set()
         self._left_out: dict[str, str] = {}
@@ -469,7 +469,7 @@ IGNORED_SCOPES = {
 }
 
 NEXT, STEP = 0, 1
-# functions that torch calls: when a batch is requested, and at the end of each optimizer step
+# functions that are called before a batch is requested, and at the end of each optimizer step
 PLACES = {
     NEXT: "torch.utils.data.dataloader._BaseDataLoaderIter.__next__",
     STEP: "torch.optim.optimizer.Optimizer._optimizer_step_code",

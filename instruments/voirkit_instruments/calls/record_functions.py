@@ -1,4 +1,5 @@
-"""Finds the functions that ``--calls`` names, and checks before the run that the modules exist.
+"""Finds the functions that ``--calls`` names, and checks before the run that their top-level
+modules exist.
 
 The functions are public functions, and the special methods that Python calls for ``X()``, ``x()``,
 ``with x`` and ``for y in x``. Only the dictionaries of modules and classes are read; no attribute
@@ -106,8 +107,9 @@ def is_machinery(module: str) -> bool:
 
 
 def is_shown(module: str, target: str) -> bool:
-    """True if ``--calls TARGET`` records ``module``, which is below ``target``. Private modules are
-    left out, and modules in ``MACHINERY`` unless ``target`` itself is in it."""
+    """True if ``--calls TARGET`` records ``module``, which is below ``target``. Left out are
+    modules with a private part below ``target``, and modules in ``MACHINERY`` unless ``target``
+    itself is in it."""
     if is_private(module.removeprefix(target)[1:]):
         return False
     return is_machinery(target) or not is_machinery(module)
@@ -324,8 +326,8 @@ def names(text: str | bool | None) -> list[str]:
 
 
 def check(targets: Sequence[str], folder: str) -> None:
-    """Check before the script starts that the modules exist. Raises CommandLineError: one does
-    not."""
+    """Check before the script starts that the top-level module of each target exists. Raises
+    CommandLineError: one does not."""
     path = [folder, *(entry for entry in sys.path if entry)]
     for name in targets:
         first = name.partition(".")[0]

@@ -1,8 +1,8 @@
 """Detectors of silent bugs in training data and between ranks.
 
 They find data that is not shuffled, or in the same order in each epoch; samples that are missed or
-seen twice; augmentation that is the same in all workers or epochs; ranks that see the same data, or
-whose parameters diverge.
+seen twice; augmentation that is the same in several workers, or in each epoch; ranks that see the
+same data, or whose parameters diverge.
 """
 
 from __future__ import annotations

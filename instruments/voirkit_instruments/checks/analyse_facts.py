@@ -1,5 +1,5 @@
-"""The facts that ``--checks`` recorded in a run, as detectors read them, and the base of all
-detectors.
+"""The facts that ``--checks`` recorded in a run, as detectors read them, with the epochs of
+training; and the base of all detectors.
 
 A detector reports a bug, why there is none, or that it cannot tell. There must be no false alarms:
 what some programs do on purpose is not reported as a bug.

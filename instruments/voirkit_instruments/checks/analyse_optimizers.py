@@ -107,7 +107,7 @@ def _trains_none_of_its_own(process: Facts, inspections: Sequence[Fact], unheld:
 
 
 def _holds_another_model(process: Facts, optimizer: int, kind: str, unheld: Fact) -> str:
-    """Return the sentence on an optimizer with parameters of a model that is never called;
+    """Return the sentence on an optimizer with parameters that belong to no model that is called;
     otherwise empty."""
     without = process.of("without", optimizer=optimizer)
     if len(without) < _FEW or unheld.args["unnamed"] >= unheld.value:

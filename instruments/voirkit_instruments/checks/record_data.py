@@ -579,7 +579,7 @@ class Ranks(Watcher):
 # Reading of datasets and batches
 
 _MOST_INDICES = 10_000
-_MOST_ELEMENTS = 1 << 16  # of a tensor with more elements, only a part is digested
+_MOST_ELEMENTS = 1 << 16  # of a tensor with more elements, only the first part is digested
 _LABELS = ("labels", "label", "target", "targets", "y", "class", "classes")
 
 

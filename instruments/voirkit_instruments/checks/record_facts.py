@@ -121,7 +121,7 @@ class Facts:
 
     def where(self) -> str | None:
         """Return the innermost line of the user's own code that is running (``main.py:12``); if
-        there is none, a line of a library."""
+        there is none, that of a library other than torch; None without either."""
         return self.places.of(sys._getframe(1))
 
     def trains(self) -> None:

@@ -13,7 +13,9 @@ LEAST_PADDING = 0.3  # least share of the tokens that is padding, for a finding
 # largest share of an embedding's rows that have a gradient, and smallest share of the embedding in
 # all elements of its optimizer, for a finding
 MOST_ROWS_WITH_GRADIENT, LEAST_OF_PARAMETERS = 0.05, 0.5
-LEAST_OPTIMIZER = 0.1  # least share of the optimizer in the step time that explains a slow run
+# least share of the optimizer in the step time with which the finding explains that a run is
+# compute-bound
+LEAST_OPTIMIZER = 0.1
 
 Summary = Mapping[str, Any]
 

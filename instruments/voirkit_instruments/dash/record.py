@@ -56,8 +56,8 @@ class OwnSteps:
         self._steps = LiveSteps(self._ov.run_dir, MOST, os.getpid() if self._ranks == 1 else None)
 
     def picture(self) -> Picture | None:
-        """Return the present state of the steps, at most a second old; None before the first
-        step."""
+        """Return the present state of the steps, at most a second old; None while nothing is known
+        of steps, progress or devices."""
         if self._steps is None or time.monotonic() < self._next_s:
             return self._picture
         self._next_s = time.monotonic() + EVERY_S

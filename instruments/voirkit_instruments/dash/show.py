@@ -108,8 +108,8 @@ def steps_lines(
     room: int,
     terminal: TerminalStyle,
 ) -> list[str]:
-    """Return the lines about recorded steps, rates and progress. They get the room that the given
-    values leave, which is at least half of it."""
+    """Return the lines about recorded steps, rates and progress. They get what the given values
+    leave of ``room``, which is at least half of it."""
     given = {row.key for row in rows}
     remaining = replace(picture, rates=[rate for rate in picture.rates if rate.name not in given])
     return picture_lines(remaining, columns, room - min(len(bars) + len(rows), room // 2), terminal)

@@ -367,8 +367,8 @@ class Watcher:
             self._wake.acquire(False)
 
     def _write_exit_codes(self) -> None:
-        """Write the exit codes of children of multiprocessing: only their parent learns whether a
-        signal or ``os._exit`` ended them."""
+        """Write the exit codes, other than 0, of children of multiprocessing: only their parent
+        learns whether a signal or ``os._exit`` ended them."""
         codes = {}
         for child in list(getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())):
             process = child._popen

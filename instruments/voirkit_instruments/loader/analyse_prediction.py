@@ -11,7 +11,7 @@ process, which takes it with a handshake for each tensor. That delays the worker
 not its waiting: n workers make n / max(batch_s, cpu_s + send_s + receive_s) batches per second. The
 training process takes a batch in ``receive_s`` and trains on it, so it requests at most 1 /
 (receive_s + pause_s) batches per second. All processes together cannot use more CPU time than the
-processors have. If the run had workers, all bounds are scaled to the rate that the workers reached.
+processors have. If the run had workers, these bounds are scaled to the rate that they reached.
 """
 
 from __future__ import annotations

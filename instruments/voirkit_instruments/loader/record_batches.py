@@ -2,8 +2,8 @@
 killed; and the state that all parts of ``--loader`` share.
 
 A batch is queued, arrives, is waited for and is consumed; it is pinned in the thread that pins. For
-a killed worker, the worker's own records show which batch and sample it was working on. Shared are
-the state of each thread, and the names and arguments of records.
+a killed worker, the batch and sample that it was working on are recorded, as far as the worker's
+own records show them. Shared are the state of each thread, and the names and arguments of records.
 
 The code must never raise, and never change the objects that it receives. It only reads attributes
 of torch's own iterators. Checked with torch 2.1 and 2.15, torchdata 0.11.

@@ -43,7 +43,7 @@ SAMPLE, BATCH, TURNS = "__getitem__", "__getitems__", "__iter__"
 
 
 def datasets(dataset: Any) -> Iterator[Any]:
-    """Yield a dataset and the datasets that it holds, at any depth; one of each class.
+    """Yield a dataset and the datasets that it holds, to a limited depth; one of each class.
 
     Leaves out torch's ``Subset``, which reads nothing itself."""
     visited: set[int] = set()

@@ -1,5 +1,5 @@
-"""The functions of torch that the loader instrument patches. Checked with torch 2.1 and 2.15,
-torchdata 0.11.
+"""The functions of torch that the loader instrument patches, all of them in this one place. Checked
+with torch 2.1 and 2.15, torchdata 0.11.
 
 Nothing here imports torch. A patch that does not fit is reported by its name and left out. A
 function that reads its own local variables is not patched, since the patch adds two of them.
@@ -405,7 +405,7 @@ class LoaderTorch:
 
 
 class NamedOperations:
-    """Records the operations that the user names, each as soon as it is defined."""
+    """Records the operations that the user names, each once it is found."""
 
     def __init__(self, names: Sequence[str], operations: Operations) -> None:
         self._operations = operations

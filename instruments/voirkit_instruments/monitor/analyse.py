@@ -30,7 +30,7 @@ class Sampled(NamedTuple):
     at_ns: Array  # when the values were sampled, ascending
     # the samples; for a counter, its increase per second since the previous sample
     values: Array
-    mean: float  # mean of the values, weighted by time
+    mean: float  # mean of the values; for a counter, weighted by time
     total: float | None = None  # total increase of a counter; None for other values
 
 

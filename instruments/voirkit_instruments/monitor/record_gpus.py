@@ -2,8 +2,8 @@
 harnesses and voirfiles.
 
 NVIDIA GPUs are read through NVML (``nvidia-ml-py`` 12 and 13; checked with a fake only, never on a
-device). A CUDA context is never created. A package may add a back end to ``BACKENDS``: a module or
-object with ``is_installed()`` and ``DeviceSMI``.
+device). A CUDA context is never created. A package may add a back end as
+``BACKENDS["name"]``: a module or object with ``is_installed()`` and ``DeviceSMI``.
 """
 
 from __future__ import annotations

@@ -129,8 +129,8 @@ def _without(added: float, ended: float) -> float:
 
 
 def _read(process: Any) -> tuple[tuple[int, int], Counters]:
-    """Return ((rss, shared), counters) of a process. Its CPU time includes its children that have
-    ended."""
+    """Return ((rss, shared), counters) of a process. The counters include those of its children
+    that have ended."""
     with process.oneshot():
         memory = process.memory_info()
         times = process.cpu_times()

@@ -89,7 +89,7 @@ class Parameter:
     update_norms: Points = field(default_factory=list)
     # (step, digest, kind of digest)
     digests: list[tuple[int, int, str]] = field(default_factory=list)
-    # (step, flags): the flags of this step, and of all steps before the next entry
+    # (step, flags): what is known of this step, and of all steps before the next entry
     states: list[tuple[int, int]] = field(default_factory=list)
 
     def spans(self) -> Iterator[tuple[int, int, int]]:
@@ -635,7 +635,8 @@ def _number(value: float | None) -> str:
 
 def _facts(parameters: Mapping[str, Any]) -> Iterator[Block]:
     """Yield lines on the number of parameters, their optimizers, and each problem: NaN or Inf,
-    parameters that are frozen, never changed, changed their type or cannot be read."""
+    parameters that are frozen, never changed, never had a gradient, changed their type or cannot be
+    read."""
     optimizers = parameters["optimizers"]
     steps = ", ".join(f"{row['class']} {row['steps']:,} steps" for row in optimizers)
     n = len(parameters["layers"])

@@ -3,7 +3,8 @@ the trace plane.
 
 It only reads, under no_grad. It adds no hook and no wrapper, draws no random number, changes no
 tensor of the program, and keeps only weak references. The steps instrument reports the optimizer
-steps (``StepEvents``). If torch raises an exception, it is reported once and recording stops.
+steps (``StepEvents``). An unexpected exception, such as one of torch, is reported once, and
+recording stops.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _frames_of_program(frame: FrameType | None) -> Iterator[FrameType]:
 
 def _first_argument(frame: FrameType) -> str | None:
     """Return the name of a function's first argument, such as a method's ``self``; None if it has
-    none."""
+    none. A function without arguments inside a method has ``self`` from the method."""
     code = frame.f_code
     return code.co_varnames[0] if code.co_argcount else None
 

@@ -52,7 +52,7 @@ class Plan:
         self.args = 0
         self.watched: list[Watched] = []
         self.is_finite = True  # True if the last step had no NaN or Inf
-        self.alarms = 0  # number of searches for the first NaN or Inf
+        self.alarms = 0  # how often NaN or Inf was seen after all had been finite
         self.last_ns = 0  # the time at which the last step began
         self.turns: list[list[int]] = []  # for each of ``every`` steps: indices read in full
         # ``Models.changes``, and the number of plans, when parameters without an optimizer were

@@ -340,8 +340,8 @@ def exposed_communication(part: Mapping[str, Any], phases: Sequence[str]) -> Ite
 
 
 def late_rank(part: Mapping[str, Any], phases: Sequence[str]) -> Iterator[Evidence]:
-    """Yield the evidence for a rank that the other ranks wait for. If the last rank differs from
-    step to step, the evidence has neither a share nor details."""
+    """Yield the evidence for a rank that the other ranks wait for. If it is not the same rank in
+    most steps, the evidence has neither a share nor details."""
     late, waited = part.get("late"), part["waited"]
     if late is not None:
         by = f"{duration(late['time_s'])} ({late['share']:.0%} of a step)"

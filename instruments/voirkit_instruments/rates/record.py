@@ -16,8 +16,8 @@ An event with ``step`` marks the end of a step, as in ``//f(X as batch) > #endlo
 batch is what was worked on since the previous event. For the first event of a task, the step begins
 where the step that the recorder has open began: at the request for its batch. So no rate lacks the
 slow first step. If the recorder has no open step, the first event has no time and is not counted.
-With ``use_cuda`` given, the device is synchronised once per interval, never in each step, and the
-wait counts as time of the step.
+With ``use_cuda`` given, the device is synchronised once per interval, never within a step, and
+the wait counts as time of the step.
 
 Without probes, the steps, loaders and batches are those that the recorder sees
 (``TrainingValues``). ``compute_rate`` then covers each step from the arrival of its batch to the

@@ -285,8 +285,9 @@ def tool_cost(record: Mapping[str, Any], notes: Sequence[Mapping[str, Any]]) -> 
 
 
 def figures(counts: Sequence[Counts]) -> dict[str, Any]:
-    """Return ``flame`` of a summary. The share of a phase is its share of the samples of the same
-    kind of process: training, loader workers, or other children."""
+    """Return ``flame`` of a summary. The share of a phase is its share of the samples of the
+    threads that train or load, in the same kind of process: training, loader workers, or other
+    children."""
     first = counts[0]
     phases: dict[str, _PhaseCounts] = {}
     kinds: Counter[str] = Counter()
@@ -468,7 +469,7 @@ FILES = {COLLAPSED: collapsed, SPEEDSCOPE: _speedscope_text}
 
 
 def source_lines(flame: Mapping[str, Any], phases: Sequence[str]) -> list[Evidence]:
-    """Return source lines with their shares, for the first of the phases that has any."""
+    """Return source lines with their text and shares, for the first of the phases that has any."""
     for phase in phases:
         lines = _hot_lines(flame, phase)
         if lines:

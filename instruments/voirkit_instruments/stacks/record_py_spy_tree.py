@@ -183,7 +183,7 @@ class Tree:
             "ended_ns": time.perf_counter_ns(),
             "seen": self._last_seen.pop(chunk.pid, {}),
             "said": chunk.lines()[-4:],
-            "took_s": took_s,  # CPU time of all chunks so far
+            "took_s": took_s,  # CPU time of this program and of all chunks so far
         }
         with open(f"{self._stem}.chunks", "a", encoding="utf-8") as notes:
             notes.write(json.dumps(note) + "\n")

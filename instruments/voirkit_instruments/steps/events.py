@@ -274,8 +274,8 @@ class StepEvents:
 
 
 def _with_first(subscriber: Subscriber) -> Subscriber:
-    """Return a subscriber that gets only the first argument, even if a decorator's function passes
-    all arguments in a tuple."""
+    """Return a subscriber that gets the first argument alone if a decorator's function passes all
+    arguments in a tuple."""
 
     def call(*arguments: Any) -> None:
         if arguments and type(arguments[0]) is tuple:

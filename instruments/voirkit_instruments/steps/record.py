@@ -252,9 +252,10 @@ class Losses:
         or the first or the last loss is not a number.
 
         ``curve`` is pairs of (number of the loss, from 0; loss, or None if it is not finite).
-        ``not_finite`` is None if all losses are finite. Otherwise it has ``first`` (the number of
-        the first loss that is not finite), its ``value``, ``n`` (how many are not finite) and
-        ``of`` (how many were checked). Of losses on a device, only those of the curve are checked.
+        ``not_finite`` is None if all checked losses are finite. Otherwise it has ``first`` (the
+        number of the first loss that is not finite), its ``value``, ``n`` (how many are not finite)
+        and ``of`` (how many were checked). Of losses on a device, only those of the curve are
+        checked.
         """
         first, last = number(self._first), number(self._last)
         if first is None or last is None:

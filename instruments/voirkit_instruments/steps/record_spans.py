@@ -178,7 +178,7 @@ class HostClock:
 
     def time_ns(self, event: Any, put_ns: int, seen_ns: int) -> int:
         """Return the host time of an event in nanoseconds. The event was put into a stream at
-        ``put_ns`` and had happened by ``seen_ns``."""
+        ``put_ns`` or later, and had happened by ``seen_ns``."""
         measured_ns = self._at_ns + round(self._anchor.elapsed_time(event) * 1e6)
         corrected_ns: int = min(max(measured_ns, put_ns), seen_ns)
         self._at_ns += corrected_ns - measured_ns

@@ -369,8 +369,8 @@ class TorchPatches:
 
     def _made_optimizer(self, *arguments: Any) -> int:
         """Patch the step of an optimizer's class. Runs before and after
-        ``Optimizer._patch_step_function``, which decorates the class again whenever an optimizer is
-        created or unpickled. Acts only after it."""
+        ``Optimizer._patch_step_function``, by which torch decorates the class again when an
+        optimizer is created or unpickled. Acts only after it."""
         if len(arguments) == 1:
             return 1
         _, was, optimizer = arguments

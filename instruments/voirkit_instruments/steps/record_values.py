@@ -10,7 +10,7 @@ given          value                                                 when
                or ``batch_size=None`` without a loader               requested; without a loader
                                                                      after the optimizer step
 ``loader``     a loader                                              when it is first iterated
-``model``      the outermost module that is called in training mode  once
+``model``      the outermost module that is called for training      once
 ``optimizer``  an optimizer                                          at its first step
 ``use_cuda``   True if the loss is on a GPU                          at the first ``backward``
 =============  ====================================================  ===============================
@@ -63,8 +63,8 @@ REPORTED_EVERY_NS = 500_000_000
 class FinishedStep(NamedTuple):
     """A finished step; times are those of ``time.perf_counter_ns``."""
 
-    # when its batch was requested; without a loader, the end of the previous step without one; None
-    # for the first such step
+    # when its batch was requested; without a loader, the end of the previous step if that had none
+    # either, otherwise None
     began_ns: int | None
     arrived_ns: int | None  # when its batch arrived; None without a loader
     ended_ns: int
@@ -201,7 +201,7 @@ class TrainingValues:
             loss, divisor = self._loss(tensors)
             self._scaled = None
         thread = events.here
-        thread.loss = loss  # None for a loss on a device
+        thread.loss = loss  # kept only if it is a float: nothing is kept of a loss on a device
         if loss is not None:
             stepped = thread.stepped
             if stepped:

@@ -187,7 +187,7 @@ def _words_of_growth(more: Mapping[str, Any]) -> str:
 
 
 def _advice_on_growth(more: Mapping[str, Any], summary: Summary) -> dict[str, str]:
-    """Return advice on where to look for kept objects. It mentions graphs unless the tensors that
+    """Return advice on where to look for kept objects. It mentions graphs unless the objects that
     have increased are known to have none."""
     if more and "graphs" not in (more.get("tensors") or {}).get("of", ""):
         return {
@@ -253,7 +253,7 @@ def _steps_get_slower(figures: Figures, summary: Summary) -> Iterator[Finding]:
 
 def _how_to_see(phase: str, summary: Summary) -> str:
     """Return the line of code that takes the phase's time. If it is unknown, return the flags that
-    would show it, of those that are off."""
+    would show what grows in the phase, of those that are off."""
     line = first_evidence(summary, "line", phase)
     if line:
         return f"; {line.share:.0%} of that time is in {line.what}"

@@ -102,7 +102,7 @@ def _count(
     run: Run, stem: str, record: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Sequence[str]] | None:
     """Return the counts of a record, and the endings of its files that are no longer needed. None
-    if the tracer still runs, or if its log cannot be read (with a warning)."""
+    if the program or its tracer still runs, or if the log cannot be read (with a warning)."""
     if not has_settled(record, "tracer_pid"):
         return None
     try:

@@ -33,7 +33,7 @@ class Call(NamedTuple):
 
 
 class CallEntry(NamedTuple):
-    """The entry into a call that has not returned yet; its ``Call`` follows later."""
+    """The entry into a call that has not returned yet; its ``Call`` follows later, if at all."""
 
     tid: int
     start: float

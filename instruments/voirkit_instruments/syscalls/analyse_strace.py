@@ -124,7 +124,7 @@ class StraceLog:
         self.torn = False
         self.dated = False
         self.timed = False
-        self.last = NAN  # latest time in the log; ``nan`` if the log has no times
+        self.last = NAN  # last time that was read; ``nan`` if the log has no times
         self._prefix: re.Pattern[str] | None = None
         self._time: Callable[[str], float] = float
         self._pending: dict[int, CallEntry] = {}

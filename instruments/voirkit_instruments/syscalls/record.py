@@ -553,7 +553,8 @@ class _Strace:
 
 
 def will_strace(ov: Overseer) -> bool:
-    """True if strace is to trace the run. Then no other tracer can attach to the program."""
+    """True if strace is to trace the run, as long as it can attach. No other tracer can then attach
+    to the program."""
     return ov.shared(_Strace).is_chosen
 
 

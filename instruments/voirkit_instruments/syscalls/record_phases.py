@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Edge = Callable[[], object]
 
 VOIRKIT = "voirkit"  # time in voirkit's own code, which is no part of the program
-OTHER = phase_names.OTHER  # encloses all other phases, from the start of tracing to its end
+OTHER = phase_names.OTHER  # encloses all other phases, from the start of the program to its end
 IMPORT = "import"
 # Markers contain a phase's position in this list: append new phases at the end.
 PHASES = (

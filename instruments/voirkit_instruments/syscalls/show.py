@@ -370,8 +370,8 @@ def _file_tables(part: Document) -> Iterator[Block]:
 
 
 def _headlines(part: Document) -> Iterator[str]:
-    """Yield notes on two counts: calls made by training itself, a handful if all is well; and calls
-    for each file where batches are fetched."""
+    """Yield notes on three counts: calls made by training itself, a handful if all is well; shared
+    memory opened where batches are fetched; and calls for each file there."""
     if part.get("tool") != "counters" and part.get("mode") != "files":
         each = list(_calls_of_training(part))
         if each:

@@ -103,7 +103,7 @@ def _has_ended(run: Run, record: Document) -> bool:
 
 def _why(record: Document) -> str | None:
     """Return the reason why a process has recorded no steps, or fewer than it was told to; None if
-    it has recorded all of them."""
+    no reason is known."""
     if record["state"] == "recording":
         return (
             "the run was killed in the window, or left python at once: torch keeps in memory what"

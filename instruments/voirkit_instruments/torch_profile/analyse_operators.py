@@ -463,8 +463,8 @@ def _largest_first(item: tuple[str, Mapping[str, float]]) -> float:
 
 
 def shorten(document: dict[str, Any]) -> dict[str, Any]:
-    """Reduce a document to its largest rows, largest first, and sum up the remaining rows in one.
-    The document is changed and returned."""
+    """Reduce a document to the rows that take most time, longest first, and sum up the remaining
+    rows in one. The document is changed and returned."""
     for phase in document["phases"].values():
         rows = sorted(phase["operators"].items(), key=_largest_first)
         operators = dict(rows[:MOST])

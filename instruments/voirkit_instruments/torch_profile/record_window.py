@@ -1,5 +1,5 @@
-"""Recordings of a window of steps (a range of consecutive steps), which start and end where a step
-begins, and are written into the run directory.
+"""Recordings of a window of steps (see ``record.Window``), which start and end where a step begins,
+and are written into the run directory.
 
 A window is one recording or several. A recording ends early where a loader has no more batches
 (evaluation usually follows). It also ends where the program forks (the child would record forever),
@@ -143,7 +143,7 @@ class Recorded:
         if self._thread == threading.get_ident():
             self._end_recording("the script began a profiler of its own")
         else:
-            # another thread is being recorded: torch cancels that recording
+            # if another thread is being recorded, torch cancels that recording
             self._cancelled = self._thread
         self._stop(
             "the script uses torch's profiler itself, and there can be only one;"
@@ -189,7 +189,7 @@ class Recorded:
         """End the current recording and write it.
 
         Args:
-            why: Reason for an early end; empty at the end of a step.
+            why: Reason for an early end; empty at the end of a step, or of a loader's batches.
         """
         now_ns = recorder.now()
         self._thread = None

@@ -205,7 +205,7 @@ class Stages:
     """The step number and TrainCheck stage of any time in one rank.
 
     Steps are counted from 1, as TrainCheck does. Time before the first step is stage ``init``,
-    step 0. Time between two steps belongs to the earlier step.
+    step 0. Time after a step and in no step belongs to that step.
     """
 
     def __init__(self, when: When, steps: Steps | None) -> None:

@@ -329,7 +329,7 @@ class Sweep:
     Args:
         pid: Number of the process: unique in the run, and the same in another run of the script,
             since TrainCheck infers conditions on processes and threads. The threads of a process
-            are numbered in the order of their first calls.
+            are numbered in the order of their first lines.
         shift_ns: Added to the times of the host's clock.
         coming: The moments (optimizer steps, ``zero_grad``, sights) to be written.
         optimizers: Names of the parameters that an optimizer holds, by the id of the optimizer.
@@ -711,7 +711,8 @@ def _typed(value: Any) -> dict[str, Any]:
 
 
 def _plain(items: Any, n: object) -> Any:
-    """Return a container's items if all were recorded and none is itself a container; else None."""
+    """Return a container's items if all were recorded and none is more than a number or a text;
+    else None."""
     values = items.values() if isinstance(items, dict) else items
     if len(items) != n or any(isinstance(value, dict | list) for value in values):
         return None

@@ -296,7 +296,9 @@ def record(ov: Overseer, options: Mapping[str, Any]) -> Any:
 
 
 _SMALL = 0.01
-_AS_QUICK = 1.03  # values of a change count as equally quick up to this ratio of their times
+# values of a change count as equally quick up to this ratio of their times: single runs are no more
+# exact
+_AS_QUICK = 1.03
 _GRACE_S = 5.0  # seconds that a run has to end after SIGTERM
 _LONGEST_ERROR = 20_000
 

@@ -347,7 +347,8 @@ class _LoaderArgument(_Switch):
     name: str  # name of the argument of ``DataLoader``
 
     def alter(self, arguments: dict[str, Any]) -> bool:
-        """Change the given arguments in place; False if they already have the changed value."""
+        """Change the given arguments in place, and return True; return False if they already have
+        the changed value."""
         raise NotImplementedError
 
     def switch(self, module: Any, patches: Patches) -> None:

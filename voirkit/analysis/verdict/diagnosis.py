@@ -201,7 +201,8 @@ def _ranked(remedies: Sequence[Finding], verdict: Mapping[str, Any]) -> list[Fin
 
 def _is_about(remedy: Finding, kind: str, share: float) -> bool:
     """True if a remedy is about the time of a kind of verdict, and about a fair part of the
-    ``share`` of a step that this kind takes."""
+    ``share`` of a step that this kind takes. The size of the part does not matter if ``part_of`` of
+    the remedy is that kind."""
     is_fair = remedy.evidence.get("share", share) >= _FAIR_PART * share
     return kind == remedy.part_of or (kind == remedy.explains and is_fair)
 
@@ -666,8 +667,8 @@ def _mostly_in(kind: str, figures: Figures, *phases: str) -> str:
 
 
 def _second(time: Account, verdict: Mapping[str, Any]) -> str:
-    """Describe the largest part of the time apart from that of the verdict; empty if it is
-    small."""
+    """Describe the largest part of the time apart from that of the verdict; empty if it is small,
+    or if the verdict is balanced."""
     if verdict["kind"] == "balanced":
         return ""
     kinds = dict.fromkeys(part.kind for part in time.parts if part.kind != verdict["kind"])

@@ -287,7 +287,7 @@ def _no_variable(
 def _unobservable(
     function: ParsedFunction, definition: Function, label: str
 ) -> SelectorError | None:
-    """Return the error for captured variables that exist but cannot be probed; None without any."""
+    """Return the error for captures that exist but cannot be probed; None without any."""
     try:
         visibility = visibility_of(definition.node)
     except RecursionError:
@@ -343,7 +343,7 @@ def check_in_scope(
 
 
 def check_function(function: ParsedFunction, thing: object) -> str:
-    """Check that a live object is a function that can be probed, and has all captured variables.
+    """Check that a live object is a function that can be probed, and has everything captured in it.
 
     Args:
         thing: The object that the selector's name refers to.
@@ -352,7 +352,7 @@ def check_function(function: ParsedFunction, thing: object) -> str:
         The place of the function, ``main.py:12``.
 
     Raises:
-        SelectorError: The object is not a Python function, or lacks a captured variable.
+        SelectorError: The object is not a Python function, or lacks something that is captured.
     """
     bare = innermost(thing)
     if not isinstance(bare, types.FunctionType):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # -> step -> closure
 MOST_CALLS = 4
 COUNTERS = {"range", "trange", "arange", "count", "xrange"}
-# Functions that iterate over their first argument.
+# Functions that return the elements of their first argument, or an iterator over them.
 WRAPPERS = {
     "enumerate",
     "tqdm",

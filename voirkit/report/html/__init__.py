@@ -233,8 +233,8 @@ MOST = 400  # maximum number of columns in a picture of steps
 _COLUMNS = 150  # maximum number of columns for ranks other than the first
 _PICTURES = 8  # maximum number of ranks whose steps are drawn
 _EDGES = 200  # maximum number of vertical lines for epochs; the same for checkpoints
-# batches of evaluation are drawn as one interval if the gap between them is shorter than 1/200 of
-# the time from the first to the last evaluation batch
+# batches of evaluation are drawn as one interval if the gap between them is at most 1/200 of the
+# time from the first to the last evaluation batch, or 1 ms
 _BANDS = 200
 
 
@@ -352,7 +352,8 @@ def _bands(evaluation: Table, zero: int) -> list[tuple[float, float, str]]:
 
 
 def _edges(run: Run, rank: Rank, zero: int) -> list[tuple[float, str, str]]:
-    """Return the starts of epochs and checkpoints, each in seconds with a title and its kind."""
+    """Return the starts of epochs, and of checkpoints that are written or read, each in seconds
+    with a title and its kind."""
     edges = []
     for condition, words, kind in (
         (

@@ -279,8 +279,8 @@ def _cell(cell: sections.AnyCell) -> Html:
 def compared_sections(
     first: Sequence[sections.Section], second: Sequence[sections.Section]
 ) -> Iterator[Html]:
-    """Yield the sections of a comparison's page. Of the sections that have ``Amounts``, each shows
-    the differences between the two runs."""
+    """Yield those sections of two runs that have ``Amounts``, for the page of a comparison. Each
+    shows what is more or less in the second run."""
     first_by_key = {section.key: section for section in first}
     second_by_key = {section.key: section for section in second}
     for key in dict.fromkeys([*first_by_key, *second_by_key]):
