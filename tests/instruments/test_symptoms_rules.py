@@ -123,6 +123,17 @@ def test_a_loss_that_jumps_once_is_named_with_its_step() -> None:
     assert (finding.kind, finding.evidence["step"]) == ("loss-spike", 60)
 
 
+def test_how_far_a_loss_jumps_is_said_in_few_digits() -> None:
+    curve = [*FALLING[:60], [60, 4e18], *FALLING[61:]]
+    (finding,) = findings({"loss": {"curve": curve}})
+    assert " 4e+18, 1e+19 times the median" in finding.because
+
+
+def test_a_training_that_diverges_after_a_jump_is_not_said_to_jump() -> None:
+    curve = [*FALLING[:60], [60, 4e18], *FALLING[61:90], *([at, None] for at in range(90, 100))]
+    assert kinds(loss={"curve": curve}) == []
+
+
 def test_a_single_sample_whose_loss_is_large_is_no_jump() -> None:
     curve = [*FALLING[:60], [60, 4000.0], *FALLING[61:]]
     assert kinds(loss={"curve": curve}, steps={"n": 100, "items": 100}) == []

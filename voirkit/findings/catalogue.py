@@ -314,7 +314,7 @@ _KINDS = (
         severity=Severity.SYMPTOM,
         example="voirkit examples/findings/loss_spike.py before",
         because=(
-            "The loss jumps at step {step:,}: {value:.4g}, {times:,.0f} times the median of the"
+            "The loss jumps at step {step:,}: {value:.4g}, {times_words} times the median of the"
             " losses around it ({usual:.4g})."
         ),
         next=(
@@ -326,8 +326,8 @@ _KINDS = (
         ),
         condition=(
             "A loss of the curve is at least 50 times the median of the curve, the ones around it"
-            " are less than a fifth of it, and there are at least 40. With batches of a single"
-            " sample losses differ so much by themselves; nothing is said then."
+            " are less than a fifth of it, there are at least 40, and none later is not finite. With"
+            " batches of a single sample losses differ so much by themselves; nothing is said then."
         ),
         confirm="Train on the batch of that step alone.",
         mend="Leave the sample out, or clip gradients.",

@@ -32,6 +32,7 @@ GROWTH_BYTES, GROWTH_SHARE = 64 * _MB, 0.2
 SLOWER = 1.5  # minimum ratio of the step time in the last fifth of the steps to the first fifth
 SLOWER_BESIDE_OTHERS = 5.0  # minimum ratio if other programs may have slowed the machine
 SPIKE, FEW_LOSSES, AROUND = 50.0, 40, 0.2
+_MANY_TIMES = 1e6  # a larger ratio is printed as a power of ten
 FEW_ITERATORS, ITERATORS_OF_STEPS = 5, 0.5
 COLLECTING = 0.02  # minimum share of the run spent in garbage collection
 # If a run has at least COLLECTED_BY_HAND full collections per step, the program is taken to call
@@ -275,10 +276,14 @@ def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
     sizes = [abs(value) for _, value in curve]
     usual = median(sizes)
     index = sizes.index(max(sizes))
-    if usual and _is_spike(sizes, index, usual):
-        step, value = curve[index]
-        evidence = {"step": step, "value": value, "times": sizes[index] / usual, "usual": usual}
-        yield Finding.of("loss-spike", evidence)
+    step, value = curve[index]
+    # If losses are not finite later, training diverges, which ``loss-not-finite`` says.
+    diverges = any(later is None for at, later in loss["curve"] if at > step)
+    if usual and not diverges and _is_spike(sizes, index, usual):
+        times = sizes[index] / usual
+        evidence = {"step": step, "value": value, "times": times, "usual": usual}
+        words = f"{times:,.0f}" if times < _MANY_TIMES else f"{times:.0e}"
+        yield Finding.of("loss-spike", {**evidence, "times_words": words})
 
 
 def _is_spike(sizes: list[float], index: int, usual: float) -> bool:
