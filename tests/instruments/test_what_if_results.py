@@ -86,6 +86,22 @@ def test_nan_is_the_same_as_nan(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("other", [float("nan"), float("inf")])
+def test_a_number_that_only_one_run_has_no_value_for_differs(tmp_path: Path, other: float) -> None:
+    files = saved(tmp_path / "a.pt", {"best": 1.0}), saved(tmp_path / "b.pt", {"best": other})
+    assert same_contents(*files, 0.01) == (False, "it['best'] differs")
+
+
+def test_a_file_that_differs_counts_before_one_that_cannot_be_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, other = saved(tmp_path / "a.pt", Odd()), saved(tmp_path / "b.pt", [Odd()])
+    first, second = saved(tmp_path / "c.pt", [1]), saved(tmp_path / "d.pt", [2])
+    assert main(["0", one, other, first, second]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["equal"], told["because"]) == (False, f"{second}: it[0] differs")
+
+
 def test_objects_that_are_not_loaded_are_compared_by_their_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -109,6 +125,12 @@ def test_losses_are_equal_bit_for_bit_or_within_rounding() -> None:
     assert same_losses(one, {"n": 2, "kept": [1.0, None]}, False)[0] is False
     assert same_losses({"n": 1, "kept": [None]}, {"n": 1, "kept": [None]}, True) == (True, "")
     assert same_losses({}, {}, True)[0] is None
+
+
+def test_losses_that_are_nan_in_both_runs_are_equal() -> None:
+    diverged = {"n": 2, "kept": [1.0, float("nan")]}
+    assert same_losses(diverged, {"n": 2, "kept": [1.0, float("nan")]}, True) == (True, "")
+    assert same_losses(diverged, {"n": 2, "kept": [1.0, 2.0]}, False)[0] is False
 
 
 class Folder:

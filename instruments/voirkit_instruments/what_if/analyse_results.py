@@ -23,6 +23,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import isfinite
 
 from voirkit.units import size
 
@@ -151,13 +152,15 @@ def same_losses(first: Mapping[str, Any], second: Mapping[str, Any], exact: bool
     if first.get("n") != second.get("n"):
         return False, f"{first.get('n', 0):,} of the one, {second.get('n', 0):,} of the other"
     pairs = zip(first["kept"], second["kept"], strict=True)
-    different = [(i, a, b) for i, (a, b) in enumerate(pairs) if a != b]
+    different = [(i, a, b) for i, (a, b) in enumerate(pairs) if not _same_number(a, b)]
     if not different:
         return True, ""
     i, a, b = different[0]
-    if any(a is None or b is None for _, a, b in different):
+    distances = [None if None in (a, b) else _distance(a, b) for _, a, b in different]
+    numbers = [distance for distance in distances if distance is not None]
+    if len(numbers) < len(distances):
         return False, f"the first that differs is number {i}: {a} and {b}"
-    most = max(abs(a - b) / max(abs(a), abs(b)) for _, a, b in different)
+    most = max(numbers)
     why = (
         f"the first that differs is number {i}: {a:.9g} and {b:.9g}; the most by {most:.2g} of"
         " itself"
@@ -245,9 +248,10 @@ def main(words: Sequence[str]) -> int:
     because = ""
     for first, second in zip(paths[::2], paths[1::2], strict=True):
         answer, why = same_contents(first, second, near)
-        if answer is not True:
+        if answer is not True and (equal is True or answer is False):
             equal = answer
             because = f"{second}: {why}"
+        if equal is False:
             break
         because = because or why
     print(json.dumps({"equal": equal, "because": because}))
@@ -318,11 +322,23 @@ def differences(
         for i, (a, b) in enumerate(zip(first, second, strict=True)):
             yield from differences(torch, a, b, f"{where}[{i}]")
     elif type(first) is float and type(second) is float:
-        both_nan = first != first and second != second
-        if first != second and not both_nan:
-            yield where, abs(first - second) / max(abs(first), abs(second))
+        if not _same_number(first, second):
+            yield where, _distance(first, second)
     elif not _is_equal(first, second):
         yield where, None
+
+
+def _same_number(first: float | None, second: float | None) -> bool:
+    """True if two numbers are equal, or both NaN, or both None."""
+    both_nan = first != first and second != second
+    return first == second or both_nan
+
+
+def _distance(first: float, second: float) -> float | None:
+    """Return the relative difference of two numbers that differ; None if one is not finite."""
+    if not isfinite(first) or not isfinite(second):
+        return None
+    return abs(first - second) / max(abs(first), abs(second))
 
 
 def _are_alike_sequences(first: Any, second: Any) -> bool:
