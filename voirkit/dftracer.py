@@ -80,7 +80,7 @@ DFTRACER_TIME_METRIC_ENV = "DFTRACER_TIME_METRIC"
 
 
 class _StrEnum(str, Enum):
-    """An enumeration of strings, like ``enum.StrEnum``, which python has only since 3.11."""
+    """An enumeration of strings, like ``enum.StrEnum``, which Python has only since 3.11."""
 
     def __str__(self) -> str:
         return str(self.value)

@@ -84,7 +84,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def visible(text: str, in_line: bool = False) -> str:
-    """Return a text with control characters and bidirectional marks escaped as python does, for
+    """Return a text with control characters and bidirectional marks escaped as Python does, for
     instance ``\\x1b``.
 
     Args:

@@ -1,16 +1,16 @@
-"""Start-up code, run by ``follow.pth`` in each python process if ``$VOIRKIT_FOLLOW`` is set.
+"""Start-up code, run by ``follow.pth`` in each Python process if ``$VOIRKIT_FOLLOW`` is set.
 
 It runs before anything else in the process. The variable has one of two values:
 
 - A folder that ``voirkit --follow`` made. The process replaces itself by ``python -m voirkit``,
   with the same process id, working directory, open files and interpreter options.
-- Data that a program under voirkit hands to the python processes that it starts (see
+- Data that a program under voirkit hands to the Python processes that it starts (see
   ``subprocesses``). The process takes part in that run as soon as it imports torch.
 
 The variable is removed before the program itself runs, so that the program's own child processes
 do not get it. Only a launcher keeps the folder, for the processes that it starts, and the
 set-up program of Ray keeps the data, for the worker that it becomes. This module must never keep
-python from starting, and imports nothing that python has not loaded by then.
+Python from starting, and imports nothing that Python has not loaded by then.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ FOLDER = "VOIRKIT_FOLLOW"
 # names of files in the folder: one holds voirkit's options for each run, the other the directory of
 # the first run, if the user gave one
 OPTIONS, RUN_DIR = "options", "run-dir"
-NOTE = "python-"  # prefix of the files that each describe a python process
+NOTE = "python-"  # prefix of the files that each describe a Python process
 END = "\0"  # terminates each word in a file; no command line can contain it
 
 
 def follow(folder: str) -> None:
-    """Record this python process in the folder. Run it under voirkit if it may train (``how``)."""
+    """Record this Python process in the folder. Run it under voirkit if it may train (``how``)."""
     python = read(sys.orig_argv)
     becomes = how(python, sys.stdlib_module_names)
     if becomes == "run" and python.kind == "script" and not os.path.exists(python.name):
-        becomes = "plain"  # the file is missing: python's own message is best
+        becomes = "plain"  # the file is missing: Python's own message is best
     try:
         options = words_in(os.path.join(folder, OPTIONS)) if becomes == "run" else []
         run_dir_words = words_in(os.path.join(folder, RUN_DIR)) if becomes == "run" else []
@@ -111,7 +111,7 @@ def _place(folder: str, run_dir: str) -> str:
 
 def _note(folder: str, words: Sequence[str]) -> None:
     number = 0
-    while True:  # a process may replace itself by another python several times
+    while True:  # a process may replace itself by another Python several times
         try:
             return write_words(os.path.join(folder, f"{NOTE}{os.getpid()}-{number}"), words)
         except FileExistsError:
@@ -166,6 +166,6 @@ if os.path.isdir(_value):
         del os.environ[FOLDER]
 elif _value and (_python := read(sys.orig_argv)).program != BECOMES_RAY_WORKER:
     del os.environ[FOLDER]
-    # a "plain" python, such as an installer or voirkit itself, does not take part
+    # a "plain" Python process, such as an installer or voirkit itself, does not take part
     if how(_python, sys.stdlib_module_names) != "plain":
         sys.meta_path.insert(0, TakingPart(_value))

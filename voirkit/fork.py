@@ -51,7 +51,7 @@ def _weakly(hook: Hook) -> Hook:
 
 
 def _call(hooks: Iterable[Hook]) -> None:
-    """Call all hooks, then raise the exception of the first that failed: python reports it and
+    """Call all hooks, then raise the exception of the first that failed: Python reports it and
     continues."""
     failures = []
     for hook in hooks:

@@ -1,7 +1,7 @@
 """Import hooks: call back when a module has been imported, or change its code before it runs.
 
 The hooks import nothing themselves. wrapt has callbacks for imports too, but takes 85 ms of CPU
-time to import (2.0 on python 3.11): more than everything else that a plain run loads.
+time to import (2.0 on Python 3.11): more than everything else that a plain run loads.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Watcher:
         """Handle a module that has just been executed: imported, or reloaded."""
 
 
-# the function with which python's own loaders execute code
+# the function with which Python's own loaders execute code
 _run: Any = _bootstrap._call_with_frames_removed  # type: ignore[attr-defined]
 _watchers: dict[str, list[Watcher]] = {}
 _below: dict[str, list[Watcher]] = {}  # watchers of whole packages, by top-level name
@@ -186,7 +186,7 @@ class _Loader:
 
 
 def as_importlib(code: CodeType) -> CodeType:
-    """Return a copy of the code that looks like python's own loader in tracebacks.
+    """Return a copy of the code that looks like Python's own loader in tracebacks.
 
     Python leaves frames of its loader out of most tracebacks, and shows them in the others.
     """
@@ -211,7 +211,7 @@ _Loader.exec_module.__code__ = as_importlib(_Loader.exec_module.__code__)
 
 
 def _is_loading(name: str, frame: FrameType | None) -> bool:
-    """True if python looks up a module in order to import, reload or run it.
+    """True if Python looks up a module in order to import, reload or run it.
 
     Code that only looks up the module must get the module's own loader.
     """
@@ -257,7 +257,7 @@ _finder: Any = _Finder()
 class quiet:
     """Context manager that suppresses the compiler's warnings about a file compiled again.
 
-    ``warnings.catch_warnings`` would make python forget which warnings it has already shown, so
+    ``warnings.catch_warnings`` would make Python forget which warnings it has already shown, so
     that the program's own warnings would be shown a second time.
     """
 

@@ -85,7 +85,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Name of the option in python: ``loader_ops`` for ``--loader-ops``."""
+        """Name of the option in Python: ``loader_ops`` for ``--loader-ops``."""
         return self.flag.lstrip("-").replace("-", "_")
 
     def add(self, parser: Any, group: str = "instruments") -> None:
@@ -579,7 +579,7 @@ def _phases_of(result: Any) -> Phases:
 
 
 def _annotations(fn: Recording) -> Mapping[str, Any]:
-    """Return the annotations of a function's parameters. Since python 3.14 they may contain names
+    """Return the annotations of a function's parameters. Since Python 3.14 they may contain names
     that are not defined."""
     if sys.version_info >= (3, 14):
         from annotationlib import Format, get_annotations

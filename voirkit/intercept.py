@@ -190,7 +190,7 @@ class Patches:
 def _code(around: Around, function: FunctionType, qualname: str | None) -> CodeType:
     """Return the code object of a function with ``around`` in it.
 
-    If two threads make syntax trees at the same time, python can lose count of the depth of one
+    If two threads make syntax trees at the same time, Python can lose count of the depth of one
     tree (SystemError, cpython#106905); then this function tries again. Garbage collection is off
     meanwhile. Otherwise the many objects of a tree would start a collection over all objects of
     torch (0.2 s), which would not happen without voirkit.

@@ -131,7 +131,7 @@ def run(
     env: Mapping[str, str] | None = None,
     **options: Any,
 ) -> FinishedRun:
-    """Run a script under voirkit, in another process with this python, and wait for its end.
+    """Run a script under voirkit, in another process with this Python, and wait for its end.
 
     Args:
         script: The script.

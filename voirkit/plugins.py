@@ -100,7 +100,7 @@ def installed_packages() -> Packages:
         for distribution in sorted(names):
             package = distribution.split("-")[0].lower()
             if package in seen:
-                continue  # python imports the package that is first on the path
+                continue  # Python imports the package that is first on the path
             seen.add(package)
             try:
                 with open(
@@ -125,7 +125,7 @@ def _section(text: str, group: str) -> Iterator[tuple[str, str]]:
 
 
 # Aliases: voirkit's modules under the names of packages that are not installed. The finders are
-# last in ``sys.meta_path`` and find only the listed modules, so that a module which python finds
+# last in ``sys.meta_path`` and find only the listed modules, so that a module which Python finds
 # elsewhere takes precedence.
 
 ALIASES = "voirkit.aliases"
@@ -165,7 +165,7 @@ class _DFTracerLoader:
             module.__dict__["__version__"] = VERSION
             inherit.state.main_needs_offers = True
             return
-        # Submodules are imported before the names are set: python sets each submodule as an
+        # Submodules are imported before the names are set: Python sets each submodule as an
         # attribute of its package, so that the submodule `ai` would replace voirkit's name `ai`.
         for below in sorted(_DFTRACER_MODULES):
             if below.rpartition(".")[0] == name:

@@ -61,13 +61,13 @@ def depends_on_mode(torch: ModuleType, module: Any) -> bool:
 
 
 def children(module: Any) -> dict[str, Any]:
-    """Return the direct submodules of a module, by name."""
+    """Return a dict from name to each direct submodule of a module."""
     children = vars(module).get("_modules")
     return children if isinstance(children, dict) else {}
 
 
 def parameters(module: Any) -> dict[str, Any]:
-    """Return a module's own parameters, by name, without those of its submodules; some may be
-    None."""
+    """Return a dict from name to each of a module's own parameters, without those of its
+    submodules; some may be None."""
     parameters = vars(module).get("_parameters")
     return parameters if isinstance(parameters, dict) else {}

@@ -199,8 +199,8 @@ class Tracker:
         self.picture: Picture
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Write the figures after a step. ``texts`` has only texts that have changed since the last
-        call."""
+        """Write the figures after a step. ``texts`` has only strings that have changed since the
+        last call."""
         raise NotImplementedError
 
     def end(self, step: int, report: str) -> None:
@@ -212,7 +212,7 @@ class Tracker:
 def figures_of(
     picture: Picture, program: Mapping[str, Any] | None = None, pid: int | None = None
 ) -> dict[str, float]:
-    """Return the figures of a run at one moment, by name.
+    """Return a dict from name to each figure of a run at one moment.
 
     Args:
         program: The last message of the program's process.
@@ -248,7 +248,7 @@ def _step_figures(steps: Mapping[str, Any]) -> dict[str, float]:
 
 
 def texts_of(picture: Picture, run_dir: str) -> dict[str, str]:
-    """Return the run directory, the verdict of a run and its reason, by name."""
+    """Return a dict from name to the run directory, the verdict of a run, and its reason."""
     texts = {f"{PREFIX}run_directory": run_dir}
     verdict = picture.verdict
     if verdict:
@@ -339,7 +339,7 @@ def _follow_steps(
     tracker: Tracker, program: _Program, run: LiveRun
 ) -> tuple[Picture | None, int, dict[str, str]]:
     """Write a run's figures until the run is over. Returns the last picture, the step that was
-    written last (0: none), and the texts that were written last."""
+    written last (0: none), and the strings that were written last."""
     from voirkit.runs.directory import read_manifest
 
     picture = None

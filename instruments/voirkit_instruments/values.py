@@ -107,7 +107,7 @@ def is_readable(torch: ModuleType, tensor: Any) -> bool:
 
 
 def _readers(torch: ModuleType) -> dict[Any, Callable[[int], float]]:
-    """Return, by dtype, the function that reads a number at an address."""
+    """Return a dict from dtype to the function that reads a number at an address."""
     from ctypes import (
         c_double,
         c_float,

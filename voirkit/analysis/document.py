@@ -471,8 +471,8 @@ def typical(tables: Sequence[Table]) -> dict[str, Any] | None:
 
 
 def estimates(ranks: Sequence[Rank]) -> dict[tuple[str, ...], Estimate | None]:
-    """Return estimates with errors of values in a summary, by their place in it: step time,
-    phases, rates, evaluation.
+    """Return a dict from the place of a value in a summary to its estimate with error, for step
+    time, phases, rates and evaluation.
 
     Compiling, imports and outliers (few steps that take much longer than usual) are left out. Only
     throughput includes the outliers, since it covers the whole training.

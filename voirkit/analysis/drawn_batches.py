@@ -118,8 +118,8 @@ class _Draw:
 
 
 def _draws_by_loader(requests: Sequence[Request]) -> dict[int, list[_Draw | None]]:
-    """Return, by loader, its iterators in order: a ``_Draw`` for each iterator that gave one batch,
-    and None for any other iterator that was read."""
+    """Return a dict from loader to its iterators in order: a ``_Draw`` for each iterator that gave
+    one batch, and None for any other iterator that was read."""
     makings: dict[int, int] = {}
     by_episode: dict[int, list[int]] = defaultdict(list)
     for i, request in enumerate(requests):

@@ -120,8 +120,8 @@ def first_differences(first: Sequence[Run], second: Sequence[Run]) -> list[RankD
 
 
 def _ranks(runs: Sequence[Run]) -> dict[int, tuple[Run, Rank]]:
-    """Return the ranks of a run that trained, by number, each with the run directory that holds it.
-    Of processes that train alone and have the same number, it returns the first."""
+    """Return a dict from number to each rank of a run that trained, with the run directory that
+    holds it. Of processes that train alone and have the same number, it returns the first."""
     trained: dict[int, tuple[Run, Rank]] = {}
     for run in runs:
         for rank in read_steps(run):

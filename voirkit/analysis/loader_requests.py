@@ -213,8 +213,8 @@ def _closed_by_others(
     last_turn: Mapping[int, int],
     kinds: Array,
 ) -> dict[int, list[int]]:
-    """Return, by loader, the turns with work that ended otherwise than by the release of their
-    iterator.
+    """Return a dict from loader to the turns with work that ended otherwise than by the release of
+    their iterator.
 
     Args:
         requests: All requests.

@@ -439,13 +439,16 @@ def _draws_of_rows(
 def _draws_before(
     begin_ns: int, requests: Sequence[Request], worked_ns: int, openings_ns: set[int]
 ) -> list[Request]:
-    """Return the last requests to one loader before a time, the latest first.
+    """Return the requests directly before a time, the latest first: the last request, and the
+    requests before it as long as they are to the same loader.
 
     Args:
         begin_ns: The time.
         requests: The requests to loaders, ascending by start.
-        worked_ns: End of the work before that time; earlier requests are left out.
-        openings_ns: Starts of the training steps; requests up to the last of these are left out.
+        worked_ns: End of the work that began before ``begin_ns``. Only requests that start no
+            earlier are returned.
+        openings_ns: Starts of the training steps. A request that starts at one of these is for the
+            step's own batch: only the requests after it are returned.
     """
     draws: list[Request] = []
     last = bisect_left(requests, begin_ns, key=lambda request: request.start_ns) - 1

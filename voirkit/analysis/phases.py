@@ -442,7 +442,7 @@ def _annotated(records: Records, rows: Array) -> list[tuple[int, int]]:
 
 
 def _lengths(records: Records, rows: Array) -> dict[int, int]:
-    """Return for each loader, by its number, the number of batches in an epoch."""
+    """Return a dict from the number of each loader to the number of batches in an epoch."""
     lengths = {}
     for i in distinct(records.args[rows]):
         arguments = records.arguments[i]

@@ -93,8 +93,8 @@ def _after_each_other(parts: Sequence[Steps]) -> Steps:
 
 
 def _aside(parts: Sequence[Steps]) -> dict[str, tuple[int, int]]:
-    """Return, by name, the time outside of steps before and after the first step of all parts. The
-    time before the first step of a later part counts as after."""
+    """Return a dict from name to the times outside of steps, before and after the first step of all
+    parts. The time before the first step of a later part counts as after."""
     aside_ns = {}
     for name in dict.fromkeys(name for part in parts for name in part.aside_ns):
         (before_ns, since_ns), *later = (part.aside_ns.get(name, (0, 0)) for part in parts)

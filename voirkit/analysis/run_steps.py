@@ -366,8 +366,8 @@ def _names(run: Run, folder: str) -> list[str]:
 
 
 def _read(run: Run, folder: str, read: Callable[[Run, Sequence[str]], list[T]]) -> dict[str, T]:
-    """Return the contents of the roll-ups in a folder, by file name. Damaged files are left out,
-    with a warning."""
+    """Return a dict from file name to the contents of each roll-up in a folder. Damaged files are
+    left out, with a warning."""
     names = _names(run, folder)
     contents: dict[str, T] = {}
     for i in range(0, len(names), _FILES_AT_ONCE):

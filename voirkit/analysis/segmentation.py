@@ -210,7 +210,14 @@ def _close(episode: _Episode, at_ns: int, segmentation: Segmentation) -> None:
 def _abandon(
     open_: list[_Episode], abandoned: list[_Episode], at_ns: int, segmentation: Segmentation
 ) -> None:
-    """Close loops that were left without an end of their iterator."""
+    """Close loops that were left before their iterator was exhausted, by ``break`` or an exception.
+
+    Args:
+        open_: The open loops, the innermost last; the abandoned ones are removed.
+        abandoned: The loops to close.
+        at_ns: The end of these loops. From then on, time belongs to the innermost open loop.
+        segmentation: The turns so far.
+    """
     for episode in abandoned:
         _close(episode, at_ns, segmentation)
         open_.remove(episode)

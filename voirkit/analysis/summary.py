@@ -133,8 +133,8 @@ def _renew_steps(
         summary["wall"] = attempt("wall time", lambda: _wall(run, ranks, summary), wall)
 
 
-# Keys of ``recorded_work``, the counts of records in the summary of a run without steps: (category,
-# name) of the records -> key.
+# A mapping from the (category, name) of a record to a key of ``recorded_work``: the counts of
+# records in the summary of a run without steps.
 _WORK = {
     ("dataloader", "iter"): "loader_iterators",
     ("dataloader", "fetch"): "batches",
@@ -691,8 +691,8 @@ def _duration(run: Run) -> float | None:
 
 
 def _dropped(runs: Sequence[Run]) -> dict[str, int]:
-    """Return the number of dropped records of all processes, by name. Other dropped data (log
-    lines, values of probes) is reported by the run's own process."""
+    """Return a dict from name to the number of dropped records of all processes. Other dropped data
+    (log lines, values of probes) is reported by the run's own process."""
     dropped: Counter[str] = Counter()
     for run in runs:
         for process in run.processes():

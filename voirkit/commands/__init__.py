@@ -68,5 +68,5 @@ def printing() -> Iterator[None]:
         yield
         print(end="", flush=True)
     except BrokenPipeError:
-        # discard the rest of the output, which python would flush to the closed pipe when it exits
+        # discard the rest of the output, which Python would flush to the closed pipe when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

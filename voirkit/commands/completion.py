@@ -1,7 +1,7 @@
 """``voirkit completion SHELL``: prints a shell script that completes commands, options and values.
 
 shtab (checked with 1.13) generates the script from the argument parsers. Completion itself does not
-start python. The script knows the options of installed packages, but not those of a voirfile.
+start Python. The script knows the options of installed packages, but not those of a voirfile.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from voirkit.options import ExtendedArgumentParser
 
 SHELLS = ("bash", "zsh", "fish")
 
-# Texts that are put before the completion script, or after it. ``voirkit SCRIPT`` has a script in
-# place of a subcommand. argparse cannot declare that, so these texts make the shell offer files as
-# well.
+# Strings that are put before the completion script, or after it. ``voirkit SCRIPT`` has a script in
+# place of a subcommand. argparse cannot declare that, so these strings make the shell offer files
+# as well.
 _BEFORE = {
     "zsh": """\
 functions[_voirkit_words]=$functions[_shtab_voirkit]

@@ -119,7 +119,7 @@ def _write(format: Format, run: Run, part: Selection, target: str, new_folder: s
         raise
     except OSError as exc:
         if target == STDOUT:
-            # python flushes the rest of the buffer when it exits: let that go to devnull
+            # Python flushes the rest of the buffer when it exits: let that go to devnull
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, sys.stdout.fileno())
             if isinstance(exc, BrokenPipeError):

@@ -1,9 +1,9 @@
-"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each python that a shell script starts
-runs under voirkit.
+"""``voirkit [options] --follow SHELL-SCRIPT [arguments]``: each Python process that a shell script
+starts runs under voirkit.
 
 The script gets one more environment variable, ``$VOIRKIT_FOLLOW``, which ``voirkit.follow_start``
-reads in each python that has voirkit. The script's folder, arguments, files and signals are as they
-would be without voirkit. Needs Linux.
+reads in each Python process that has voirkit. The script's folder, arguments, files and signals are
+as they would be without voirkit. Needs Linux.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _FORWARDED = (
     "SIGTSTP",
 )
 _BY_KERNEL = 128  # SI_KERNEL: the signal comes from the terminal
-_PAUSES_S = (0.5, 1.0, 2.0)  # between checks for pythons without voirkit; the last one repeats
+_PAUSES_S = (0.5, 1.0, 2.0)  # between checks for Python processes without voirkit; the last repeats
 
 
 class StartedPython:
-    """A python process that started: its process id, how voirkit treats it (``run``, ``launcher``,
+    """A Python process that started: its process id, how voirkit treats it (``run``, ``launcher``,
     ``plain``), and its command line."""
 
     def __init__(self, words: Sequence[str]) -> None:
@@ -125,7 +125,7 @@ def main(argv: Sequence[str]) -> int | None:
 
 def _words_for_each(own: Sequence[str], run_dir: str | None) -> tuple[list[str], str | None]:
     """Return voirkit's options for each run, and the directory of the first run. The paths are
-    absolute, because the script may change its folder before it starts a python."""
+    absolute, because the script may change its folder before it starts a Python process."""
     words: list[str] = []
     remaining = iter(own)
     for word in remaining:
@@ -178,8 +178,8 @@ def follow(
         run_dir: The directory of the first run; with None each run chooses its own.
 
     Returns:
-        The status of the script, as ``os.waitpid`` returns it, and the pythons that started, in the
-        order in which they started.
+        The status of the script, as ``os.waitpid`` returns it, and the Python processes that
+        started, in the order in which they started.
 
     Raises:
         CommandLineError: There is no such script, or it cannot be run.
@@ -193,7 +193,7 @@ def follow(
         status = _run([*command, *arguments], folder)
         return status, _started(folder)
     finally:
-        # keep the folder while a background process may still start a python
+        # keep the folder while a background process may still start a Python process
         if not any(_has(process, folder) for process in psutil.process_iter()):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -247,7 +247,7 @@ def _run(command: list[str], folder: str) -> int:
     forwarded = {getattr(signal, name) for name in _FORWARDED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {*forwarded, signal.SIGCHLD})
     try:
-        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # python ignores them, a shell does not
+        restored = [signal.SIGPIPE, signal.SIGXFSZ]  # Python ignores them, a shell does not
         pid = os.posix_spawn(
             command[0],
             command,
@@ -264,7 +264,7 @@ def _run(command: list[str], folder: str) -> int:
 
 def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
     """Wait for the script's end and return its status. Meanwhile pass on signals that were sent to
-    voirkit alone, and report pythons without voirkit."""
+    voirkit alone, and report Python processes without voirkit."""
     pauses, suspects, reported = list(_PAUSES_S), set[int](), set[str]()
     while True:
         received = signal.sigtimedwait({*forwarded, signal.SIGCHLD}, pauses[0])
@@ -290,7 +290,7 @@ def _wait(pid: int, folder: str, forwarded: set[signal.Signals]) -> int:
 
 
 def _started(folder: str) -> list[StartedPython]:
-    """Return the pythons that have started, in the order in which they started."""
+    """Return the Python processes that have started, in the order in which they started."""
     paths = [entry.path for entry in os.scandir(folder) if entry.name.startswith(NOTE)]
     notes = map(words_in, sorted(paths, key=lambda path: os.stat(path).st_mtime_ns))
     # a note with fewer words is still being written
@@ -298,8 +298,8 @@ def _started(folder: str) -> list[StartedPython]:
 
 
 def _has(process: psutil.Process, folder: str) -> bool:
-    """True if the pythons that a process starts would be followed, because its environment names
-    the folder."""
+    """True if the Python processes that a process starts would be followed, because its environment
+    names the folder."""
     try:
         return process.environ().get(FOLDER) == folder
     except psutil.Error:
@@ -307,8 +307,8 @@ def _has(process: psutil.Process, folder: str) -> bool:
 
 
 def _unknown(root: int, folder: str) -> Iterator[tuple[int, str]]:
-    """Yield the process id and path of each python below a process that has not started voirkit.
-    Processes that run under voirkit, or that voirkit leaves alone, are skipped with their
+    """Yield the process id and path of each Python process below a process that has not started
+    voirkit. Processes that run under voirkit, or that voirkit leaves alone, are skipped with their
     children."""
     how = {start.pid: start.how for start in _started(folder)}
     waiting = [psutil.Process(root)]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LEADS_TO_SCRIPT = ("contextlib.py", "runpy.py")
-_LONGEST_S = 60.0  # an older process is taken to have been a shell before it became python (exec)
+_LONGEST_S = 60.0  # an older process is taken to have been a shell before it became Python (exec)
 
 
 def main(argv: Sequence[str], with_process: bool = False) -> int:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str], with_process: bool = False) -> int:
             process.
 
     Returns:
-        The exit code. An exception of the script is raised again, so that python ends as it would
+        The exit code. An exception of the script is raised again, so that Python ends as it would
         have without voirkit; only the traceback is shown without voirkit's own frames.
     """
     if "--follow" in argv:
@@ -92,7 +92,7 @@ def list_commands() -> str:
 
 def process_begun_ns() -> int:
     """Return when this process was started, on the clock of ``time.perf_counter_ns``, so that the
-    time of a run includes python's own start and the import of voirkit.
+    time of a run includes Python's own start and the import of voirkit.
 
     The result is never too early. The kernel (Linux) gives the start time in units of 10 ms,
     rounded down. The process is also at least as old as the CPU time that it has used. If a shell
@@ -257,7 +257,7 @@ def words(summary: dict[str, Any]) -> list[str]:
 
 
 def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
-    """Have python show the exception as it would without voirkit: with a traceback that begins at
+    """Have Python show the exception as it would without voirkit: with a traceback that begins at
     the script's first frame."""
     script_tb = _from_the_script(exc.__traceback__, overseer)
     hook = sys.excepthook
@@ -283,7 +283,7 @@ def _show_without_own_frames(exc: BaseException, overseer: Overseer) -> None:
             hook(kind, value, tb)
         except SystemExit:
             raise
-        except BaseException as failed:  # reported as python does, without this function's frame
+        except BaseException as failed:  # reported as Python does, without this function's frame
             _write("Error in sys.excepthook:\n")
             failed.__traceback__ = failed.__traceback__ and failed.__traceback__.tb_next
             sys.__excepthook__(type(failed), failed, failed.__traceback__)

@@ -129,7 +129,7 @@ def query_table(run: Run, selection: Selection) -> str:
     )
 
 
-# SQL that puts an apostrophe before texts that begin like a formula. A spreadsheet would evaluate
+# SQL that puts an apostrophe before strings that begin like a formula. A spreadsheet would evaluate
 # such a cell, and a formula may send the table away; the apostrophe makes the cell a text. Words
 # like ``-c`` are not changed.
 _NO_FORMULAS = ", ".join(
@@ -172,7 +172,7 @@ def write_arrow(run: Run, selection: Selection, target: str) -> list[str]:
         else relation.fetch_arrow_reader(_ROWS)
     )
     options = ipc.IpcWriteOptions(compression="zstd")
-    # Opened by python, so that errors have python's texts, not pyarrow's.
+    # Opened by Python, so that errors have Python's messages, not pyarrow's.
     with (
         complete(target) as path,
         open(path, "wb") as file,

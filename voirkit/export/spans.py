@@ -70,8 +70,8 @@ IS_MOMENT = f"(kind = '{LOADER}' AND (({_IS_BATCH}) OR {_IS_COST}))"
 
 
 def event_names() -> dict[tuple[str, str], str]:
-    """Return the labels of instruments' records in timelines, by category and name of the
-    record."""
+    """Return a dict from the (category, name) of instruments' records to their labels in
+    timelines."""
     names: dict[tuple[str, str], str] = {}
     for instrument in installed_instruments():
         for record, label in instrument.event_names.items():
@@ -81,8 +81,8 @@ def event_names() -> dict[tuple[str, str], str]:
 
 
 def workers(run: Run) -> dict[tuple[str, int, int], str]:
-    """Return the names of loader worker processes, by (host, rank, pid). A name includes the
-    loader's number if there are several loaders."""
+    """Return a dict from the (host, rank, pid) of each loader worker process to its name. A name
+    includes the loader's number if there are several loaders."""
     query = (
         f"SELECT DISTINCT host, rank, pid, args FROM spans WHERE kind = '{LOADER}' AND category ="
         " 'data' AND name = 'preprocess' AND args IS NOT NULL ORDER BY ALL"

@@ -17,7 +17,7 @@ are right on average. The format has neither instants nor counters: a mark is an
 annotations of a script. If the script has such annotations, voirkit's spans are left out, since
 everything would count twice.
 
-SQL makes the text of the events: DuckDB writes a million of them in half a second, python in three.
+SQL makes the text of the events: DuckDB writes a million of them in half a second, Python in three.
 Every string in an event passes through ``to_json``, so that every line is strict JSON.
 """
 

@@ -1,7 +1,7 @@
 """Parser of the command line and configuration files: argparse with voirkit's rules.
 
 Options before SCRIPT are voirkit's; all words after SCRIPT are the script's and are not examined.
-Options are never abbreviated. Errors raise CommandLineError: nothing here prints or ends python,
+Options are never abbreviated. Errors raise CommandLineError: nothing here prints or ends Python,
 except ``--help`` and ``--version``. Every run imports this module.
 """
 
@@ -415,7 +415,7 @@ class ExtendedArgumentParser(argparse.ArgumentParser):
         Options may stand between positional arguments."""
         self._check_tables()
         options, extra_words = self.parse_known_intermixed_args(args, namespace)
-        self._build(options)  # python 3.14 does not call parse_known_args, which does this
+        self._build(options)  # Python 3.14 does not call parse_known_args, which does this
         unknown = next((word for word in extra_words if word.startswith("-")), None)
         if unknown is not None:
             raise Words(extra_words, self._option_string_actions).unknown(unknown, self.prog)

@@ -287,7 +287,7 @@ def _line(text: str, path: tuple[str, ...]) -> int | None:
 
 
 def values_for(parser: ExtendedArgumentParser, settings: Iterable[Setting]) -> dict[str, object]:
-    """Return the values that settings give to options, by each option's ``dest``."""
+    """Return a dict from the ``dest`` of options to the values that settings give them."""
     options = parser.keys()
     scratch = argparse.Namespace()
     # `x` and `no-x` may both be set. The first setting wins, so the settings are applied from the

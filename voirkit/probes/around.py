@@ -20,7 +20,7 @@ A body ``B`` becomes::
 A lambda cannot have a ``finally``: ``leave`` is called only if the lambda returns. Several
 ``Around`` may surround the body of one function; the first is the innermost.
 
-Checked with python 3.10 to 3.13.
+Checked with Python 3.10 to 3.13.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Around:
         Args:
             function: A function whose body runs when it is called, not a generator.
             qualname: Qualified name of the function's definition, if its ``__qualname__`` is
-                another (``functools.wraps``); python 3.10 needs it.
+                another (``functools.wraps``); Python 3.10 needs it.
 
         Raises:
             NoSource: The code cannot be made.

@@ -3,7 +3,7 @@ thousands of them at once, and change nothing else.
 
 A hook is in the called object itself (``_entry.c``), so calls by code that already holds the
 function are reported too. The function's identity, code, source, frames and pickles stay as they
-are, and so do the parts that torch's compilers read. On python 3.11, the interpreter bypasses such
+are, and so do the parts that torch's compilers read. On Python 3.11, the interpreter bypasses such
 a hook if Python code calls a Python function, so the function gets new code. That code is made
 without the source; of the above, only ``co_code`` changes. Generators are not reported on 3.11.
 While the hooks are off, the functions are as they were. This module must not know torch.
@@ -237,7 +237,7 @@ def _init_of(kind: type) -> Any:
 
 class Layer:
     """Code with calls of the hooks, which replaces the code of a function while the hooks are on
-    (python 3.11). ``is_on``: True if the new code is in place; ``is_frozen``: True if this must not
+    (Python 3.11). ``is_on``: True if the new code is in place; ``is_frozen``: True if this must not
     change any more."""
 
     __slots__ = (
@@ -378,7 +378,7 @@ def with_call_hooks(
     on_return: Callable[[Any], Any],
     on_raise: Callable[[BaseException], Any],
 ) -> CodeType:
-    """Return code like that of a function, with three calls added; for python 3.11.
+    """Return code like that of a function, with three calls added; for Python 3.11.
 
     Args:
         code: The function's code; it can be rewritten (``why_not_rewritable``).

@@ -91,10 +91,16 @@ _reported: set[str] = set()
 def watch_all(
     own_code: Callable[[CodeType], CodeType], has_taps: Callable[[FunctionType], bool]
 ) -> None:
-    """Patch all of these libraries, each when it has been imported.
+    """Patch torch.compile, torch.jit.script and picklers, each after it has been imported.
 
-    Picklers then get the program's own code, and torch.compile leaves functions with taps alone. A
-    function with taps that torch.jit.script compiles is reported.
+    Taps are the calls that probes insert into a function. Picklers then get the code that the
+    function has without taps. torch.compile leaves functions with taps alone, or, if it must
+    compile them (``fullgraph=True``), leaves out the taps. A function with taps that
+    torch.jit.script compiles is reported.
+
+    Args:
+        own_code: Returns a code object without taps, for one with taps.
+        has_taps: True if a function has taps.
     """
     watch_torch_compile()
     _watch_torch_jit(has_taps)

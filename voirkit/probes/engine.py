@@ -503,8 +503,9 @@ class Engine:
         return complain
 
     def _defined(self, node: Node, listener: AnyListener) -> None:
-        """Watch a function that was not defined before, after its module has been imported or
-        imported again."""
+        """Watch a function that its module has just defined. Called each time the module has been
+        executed, when it is imported or reloaded. The top level of a module cannot get taps any
+        more at this time: an error is reported if it has none."""
         if node.function.is_top:
             self.missing.discard(node.function.reference)
             requests = [request for request in self._requests if request.listener is listener]

@@ -1,7 +1,7 @@
 """Parent-process side of probes in child processes: it receives the events of the children and
 forwards them, in a thread that exists only while there may be children.
 
-No event is being forwarded while the process forks. Where python would warn of a fork with threads,
+No event is being forwarded while the process forks. Where Python would warn of a fork with threads,
 the thread is stopped for the fork. The thread is also stopped when a probe ends; the thread that
 ends the probe then reads the remaining events alone.
 """
@@ -36,8 +36,8 @@ END_S = 10.0  # longest time that the end of a probe waits for the reading threa
 # longest wait after a thread has ended until the operating system has removed it, too (usually 20
 # microseconds)
 GONE_S = 0.05
-WARNS = sys.version_info >= (3, 12)  # True if python warns of forks with threads
-# time for which python's warning of a fork stays suppressed before each check whether the fork has
+WARNS = sys.version_info >= (3, 12)  # True if Python warns of forks with threads
+# time for which Python's warning of a fork stays suppressed before each check whether the fork has
 # returned
 HUSHED_S = 0.5
 
@@ -202,7 +202,7 @@ class Exchange:
     def before_fork(self) -> None:
         """Stop the thread for a fork, or keep it from forwarding an event during the fork."""
         self._unhush(by_all_means=True)
-        # True if the reading thread would be python's only reason to warn; since 3.13 python also
+        # True if the reading thread would be Python's only reason to warn; since 3.13 Python also
         # warns if the reading thread is started again after the fork
         warns_of_reader = WARNS and not self._count_other_threads()
         if warns_of_reader:
@@ -224,7 +224,7 @@ class Exchange:
         self.start_reading()
 
     def _unhush(self, by_all_means: bool) -> float | None:
-        """Let python warn of forks again, once the suppressed warning has had time to come, or at
+        """Let Python warn of forks again, once the suppressed warning has had time to come, or at
         once if ``by_all_means``. Returns the milliseconds until then; None if there is no wait."""
         until = self._hushed_until
         if until is None:
@@ -494,7 +494,7 @@ class Exchange:
 
 
 class _AboutForks:
-    """Object that a filter of warnings has in place of a regular expression. It matches python's
+    """Object that a filter of warnings has in place of a regular expression. It matches Python's
     warning of a fork with threads."""
 
     def match(self, text: str) -> bool:
@@ -505,7 +505,7 @@ _HUSHED: Any = ("ignore", _AboutForks(), DeprecationWarning, None, 0)
 
 
 def _hush() -> None:
-    """Keep python from warning of a fork with threads: the only other thread is one that the
+    """Keep Python from warning of a fork with threads: the only other thread is one that the
     program does not know of."""
     import warnings
 

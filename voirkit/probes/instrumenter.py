@@ -151,7 +151,7 @@ class Instrumenter(TapEmitter):
         for name in code.co_varnames[len(self.parameters) :]:
             mention: ast.expr = ast.Name(name, ast.Load())
             is_local = name in bound or name.endswith(private)
-            # the variable of a comprehension is mentioned in a comprehension; python 3.12 compiles
+            # the variable of a comprehension is mentioned in a comprehension; Python 3.12 compiles
             # comprehensions into the function
             if not is_local or name in code.co_cellvars:
                 variable = ast.Name(name, ast.Store())
@@ -161,7 +161,7 @@ class Instrumenter(TapEmitter):
         if not mentions:
             return []
         # The compiler leaves a NOP for the statement, and tracers would see the NOP's line. Since
-        # python 3.11 tracers do not see the NOP if it has the line in which a call begins.
+        # Python 3.11 tracers do not see the NOP if it has the line in which a call begins.
         place = first
         if sys.version_info >= (3, 11):
             place = ast.Pass(lineno=code.co_firstlineno, col_offset=0)
@@ -465,10 +465,12 @@ class Instrumenter(TapEmitter):
     def comprehension(self, node: Any) -> Any:
         """Insert the taps into a comprehension.
 
-        The taps of the variables that a ``for`` sets come before the next expression. Since python
-        3.12 a comprehension is compiled into its function; before, it had a code object of its own,
-        as a generator expression still has. Here its variables can be named in both cases. If the
-        function itself uses a name, the comprehension's variable of that name gets no taps.
+        The taps of the variables that a ``for`` sets come before the expression that is evaluated
+        next: an ``if``, the iterable of the next ``for``, or the element. Until Python 3.11 each
+        comprehension had a code object of its own, as a generator expression still has. Since
+        Python 3.12 other comprehensions are part of the code of their function. Selectors can name
+        the variables of comprehensions in all versions. If the function itself uses a name, the
+        comprehension's variable of that name gets no taps.
         """
         first = node.generators[0]
         first.iter = self.inner(first.iter)  # evaluated first, outside of the comprehension

@@ -328,7 +328,7 @@ class RedefinitionWatch:
     def _on_freed(self, _: Any) -> None:
         """Check for a new function when the old one is freed: usually its name has just been given
         to the new one."""
-        # when python exits, it also removes the globals of this module: ``sys`` may be None
+        # when Python exits, it also removes the globals of this module: ``sys`` may be None
         if sys is not None and not sys.is_finalizing():
             self.check()
 

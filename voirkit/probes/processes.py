@@ -174,7 +174,7 @@ def dropped(probe: Probe) -> int:
 
 
 def end_after_children(function: Callable[[], None]) -> bool:
-    """True if a function called at the exit of python will be called again later.
+    """True if a function called at the exit of Python will be called again later.
 
     The second call comes after multiprocessing has waited for its children. It is needed if
     multiprocessing was imported before the function was registered: its exit function runs later.

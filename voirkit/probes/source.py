@@ -41,7 +41,7 @@ class NoSource(Exception):
 def compile_like(tree: ast.Module, code: CodeType) -> CodeType:
     """Compile a tree with the file name and ``__future__`` imports of a code object."""
     flags = code.co_flags & _FUTURE
-    with quiet(code.co_filename):  # python showed the warnings when it compiled the program
+    with quiet(code.co_filename):  # Python showed the warnings when it compiled the program
         compiled: CodeType = compile(tree, code.co_filename, "exec", flags, dont_inherit=True)
     return compiled
 
@@ -100,7 +100,7 @@ def trees_in(
     """Yield a module to compile, and the function in it.
 
     Further pairs follow, to try if the first does not compile to the same code. ``qualname`` is the
-    qualified name, for python 3.10, whose code objects do not have it.
+    qualified name, for Python 3.10, whose code objects do not have it.
     """
     qualname = getattr(code, "co_qualname", qualname)
     if qualname.rpartition(".")[2] == code.co_name != "<lambda>":
@@ -121,7 +121,7 @@ def trees_in(
 def _imports(node: ast.AST, names: Mapping[str, Any]) -> list[ast.stmt]:
     """Return the imports to put at the top of the module.
 
-    Since python 3.11 a call of ``module.f()`` compiles differently if ``module`` is imported there.
+    Since Python 3.11 a call of ``module.f()`` compiles differently if ``module`` is imported there.
     """
     home = names.get("__name__")
     imported = [
@@ -298,7 +298,7 @@ def copy_tree(node: Any) -> Any:
 def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
     """Return a module with some of its statements, whose functions compile as in the whole module.
 
-    The other statements may be nested too deep for python to compile them from a tree: this takes
+    The other statements may be nested too deep for Python to compile them from a tree: this takes
     three nested calls for each level of the tree.
     """
     return ast.Module([*_imported(tree), *statements], [])
@@ -307,7 +307,7 @@ def part_of(tree: ast.Module, statements: list[ast.stmt]) -> ast.Module:
 def _imported(tree: ast.Module) -> list[ast.stmt]:
     """Return all imports of the module's top level.
 
-    Since python 3.11 ``module.f()`` compiles differently if ``module`` is imported there.
+    Since Python 3.11 ``module.f()`` compiles differently if ``module`` is imported there.
     """
     imports: list[ast.stmt] = []
     stack: list[ast.AST] = [tree]

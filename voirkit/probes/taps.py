@@ -238,7 +238,7 @@ class TapShape:
     name: str | None  # the name of the pair in events; None without pairs
     raw: bool  # events hold ``Capture`` objects
     items: tuple[tuple[str, str], ...]  # items of the event: name, and source text of the value
-    checked: tuple[str, ...]  # source texts of the values that have conditions
+    checked: tuple[str, ...]  # source text of each value that has a condition
     depth: int  # number of frames from the tap's frame up to that of the probed function
     is_deep: bool  # the tap's caller may be the frame of a comprehension
 

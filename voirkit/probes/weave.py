@@ -424,8 +424,8 @@ def replace_markers(
 
 
 def _pair_inner_codes(new: CodeType, old: CodeType | None) -> dict[int, CodeType]:
-    """Return the old code of each code directly inside the new one, by the id of the latter; empty
-    if their numbers differ."""
+    """Return a dict from the id of each code object directly inside the new one to the
+    corresponding old code object; empty if their numbers differ."""
     if old is None:
         return {}
     new_codes = inner_codes(new)
@@ -784,7 +784,7 @@ def _is_same_constant(first: Any, second: Any) -> bool:
         return len(first) == len(second) and all(map(_is_same_constant, first, second))
     if kind is frozenset:
         return _with_types(first) == _with_types(second)
-    if kind is slice:  # slices can be constants since python 3.14
+    if kind is slice:  # slices can be constants since Python 3.14
         first_parts = (first.start, first.stop, first.step)
         second_parts = (second.start, second.stop, second.step)
         return all(map(_is_same_constant, first_parts, second_parts))

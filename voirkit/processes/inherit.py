@@ -84,7 +84,11 @@ PickledOffer = tuple[str, str, str, bool, bytes]
 
 
 class _Offer:
-    """An offer to new processes; the arguments are those of ``watch``."""
+    """A value that is offered to each new process, in which a receiver is called with it.
+
+    Each call of ``watch``, in this module, makes one offer. ``function`` makes the value, for each
+    process anew: it is the argument ``offer`` of ``watch``. The others have the same name there.
+    """
 
     def __init__(
         self, function: Callable[[], object | None], before_main: bool, subprocesses: bool

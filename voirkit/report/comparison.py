@@ -389,8 +389,8 @@ def number_at(summary: Any, *path: str) -> float | None:
 
 
 def environments(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """Return the facts of ``ENVIRONMENT`` and the package versions that differ between the
-    manifests of two sides, by name."""
+    """Return a dict from name to (first, second), for the facts of ``ENVIRONMENT`` and the package
+    versions that differ between the manifests of two sides."""
     manifests, other_manifests = _manifests(first), _manifests(second)
     pairs: dict[str, tuple[Any, Any]] = {}
     for name, path in ENVIRONMENT.items():
@@ -440,8 +440,8 @@ def _comparable_options(manifest: Mapping[str, Any]) -> list[str] | None:
 
 
 def different_facts(first: Side, second: Side) -> dict[str, tuple[Any, Any]]:
-    """Return the facts of the summaries (script, end, exit code, verdict, alerts) that differ
-    between two sides, by name."""
+    """Return a dict from name to (first, second), for the facts of the summaries (script, end, exit
+    code, verdict, alerts) that differ between two sides."""
     facts: dict[str, Callable[[Summary], Any]] = {
         "script": script_name,
         "ended": lambda summary: summary.get("ended"),

@@ -101,7 +101,8 @@ _MOST_DIGITS = 17  # significant digits that tell any two float64 numbers apart
 
 
 def _apart(first: float, second: float) -> tuple[str, str]:
-    """Return two numbers as texts, with the fewest digits (at least four) that tell them apart."""
+    """Return two numbers as strings, with the fewest digits (at least four) that tell them
+    apart."""
     texts = [
         (f"{first:.{digits}g}", f"{second:.{digits}g}") for digits in range(4, _MOST_DIGITS + 1)
     ]

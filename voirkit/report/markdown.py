@@ -49,7 +49,7 @@ def in_markdown(title: str, parts: Iterable[sections.Section]) -> str:
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """Join the texts that are not empty, with an empty line between them."""
+    """Join the strings that are not empty, with an empty line between them."""
     return "\n\n".join(filter(None, texts))
 
 

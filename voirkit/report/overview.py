@@ -1,8 +1,8 @@
 """The sections that every report has besides those of instruments: verdict, alerts, phases of a
 step, ranks, rates, machine.
 
-The head of a report (command and end of the run) is drawn by each report itself, with the texts of
-this module.
+The head of a report (command and end of the run) is drawn by each report itself, with the strings
+of this module.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _HOW = {
 }
 
 
-# Short texts about a run
+# Short strings about a run
 
 
 def command_of(summary: Summary) -> str:
@@ -80,8 +80,9 @@ def command_of(summary: Summary) -> str:
 
 
 def how_it_went(summary: Summary) -> list[str]:
-    """Return short texts about a run: its duration, exit code, number of ranks, and how it ended.
-    If a check (``--verify``, ``--require``) failed, this includes voirkit's own exit code."""
+    """Return short strings about a run: its duration, exit code, number of ranks, and how it
+    ended. If a check (``--verify``, ``--require``) failed, this includes voirkit's own exit
+    code."""
     words = []
     if summary.get("duration_s") is not None:
         words.append(duration(summary["duration_s"]))
@@ -117,7 +118,7 @@ def wall_line(wall: Mapping[str, Any], evaluation: Mapping[str, Any] | None = No
 
 
 def spread(of: Mapping[str, float] | None) -> tuple[str, str]:
-    """Return the median of a duration, and ``p10 .. p90``, as texts; empty where unknown."""
+    """Return the median of a duration, and ``p10 .. p90``, as strings; empty where unknown."""
     if not of:
         return "", ""
     range_ = f"{duration(of['p10'])} .. {duration(of['p90'])}" if "p10" in of else ""

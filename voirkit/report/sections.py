@@ -153,7 +153,7 @@ class Cell(NamedTuple):
 
 
 class Lines(NamedTuple):
-    """A table cell with several texts: on separate lines on an HTML page, separated by commas
+    """A table cell with several strings: on separate lines on an HTML page, separated by commas
     elsewhere."""
 
     lines: Sequence[str]
@@ -486,7 +486,10 @@ def begin_ns(run: Run, otherwise: int) -> int:
 
 
 def blocks_within(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield blocks and all blocks nested in them, except those of ``OnPage`` functions."""
+    """Yield each block, followed by all blocks that are nested in it.
+
+    If ``blocks`` of an ``OnPage`` is a function, it is not called, and its blocks are left out.
+    """
     for block in blocks:
         yield block
         if isinstance(block, (Group, Grid, Details, OnPage, InText)) and not callable(block.blocks):

@@ -36,7 +36,7 @@ _BAR = 20  # width of the longest bar; in a table it may shrink to half of that
 _STACKED = 40  # width of a stacked bar
 _POINTS = 48  # width of a curve
 _SHADES = " ░▒▓█"
-_SENTENCES = ("because", "next", "warnings")  # keys of texts that may have several lines
+_SENTENCES = ("because", "next", "warnings")  # keys of strings that may have several lines
 _LEAST = 12  # minimum width of a table column that may be cut
 _MORE = Segment(" …", Style(dim=True))
 
@@ -72,7 +72,7 @@ def draw(
 
 
 def _visible(value: Any, has_lines: bool = False) -> Any:
-    """Return a summary whose texts have no line breaks; further lines of sentences are indented
+    """Return a summary whose strings have no line breaks; further lines of sentences are indented
     instead. So no text of the program can look like a line of the report."""
     if isinstance(value, str):
         return _indented(visible(value)) if has_lines else visible(value, in_line=True)
@@ -89,7 +89,7 @@ def _indented(text: str) -> str:
 
 
 def rendered(console: Console, part: RenderableType) -> Lines:
-    """Return the lines of a part without trailing blanks. Escape sequences in its texts, which rich
+    """Return the lines of a part without trailing blanks. Escape sequences in its text, which rich
     does not remove, are made visible."""
     lines = console.render_lines(part, pad=False)
     return [_trimmed([_visible_segment(segment) for segment in line]) for line in lines]

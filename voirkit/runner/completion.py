@@ -51,8 +51,8 @@ def has_segments_of_others(path: str) -> bool:
 
 
 def records_of_others(path: str) -> dict[str, int]:
-    """Return the number of records in each segment of processes other than this one, by file
-    name."""
+    """Return a dict from file name to the number of records, for each segment of processes other
+    than this one."""
     suffix = f"-{os.getpid()}"
     counts = {}
     for name in _segments(path):

@@ -234,8 +234,8 @@ class Overseer(GivenOverseer):
 
     @property
     def may_be_listened_to(self) -> bool:
-        """True if ``given`` is in use or may get a subscriber: an instrument from outside voirkit
-        can subscribe later."""
+        """True if the stream ``given`` has been used, or if an instrument from outside voirkit
+        takes part, which can subscribe to it at any time."""
         return self._given is not None or any(
             not str(getattr(handler, "__module__", "")).startswith("voirkit")
             for handler in self.handlers

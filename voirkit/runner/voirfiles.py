@@ -134,7 +134,7 @@ def _compile(path: str) -> CodeType:
         raise VoirfileError(
             f"the voirfile does not compile: {exc.msg}.", where=f"{path}:{exc.lineno}", next=line
         ) from None
-    except ValueError as exc:  # before python 3.12, null bytes raise this instead of SyntaxError
+    except ValueError as exc:  # before Python 3.12, null bytes raise this instead of SyntaxError
         raise VoirfileError(f"the voirfile does not compile: {exc}.", where=path) from None
 
 
@@ -214,7 +214,7 @@ def _required_parameters(signature: Signature) -> list[str]:
 def plugins(
     warn: Callable[[str], None], packages: Packages | None = None
 ) -> dict[str, list[Instrument]]:
-    """Return the instruments of installed packages, by distribution name.
+    """Return a dict from distribution name to the instruments of each installed package.
 
     They are the entry points of the group ``voirkit.instruments``. An entry point that cannot be
     loaded is reported through ``warn`` and skipped.

@@ -300,7 +300,7 @@ def read_summary(path: str) -> dict[str, Any] | None:
 
 def read_object(path: str) -> dict[str, Any] | None:
     """Return the object in a JSON file, with null for non-finite numbers. None if the file cannot
-    be read, holds no object, or is nested too deeply for python's recursion limit."""
+    be read, holds no object, or is nested too deeply for Python's recursion limit."""
     document = read_document(path)
     try:
         return finite(document) if isinstance(document, dict) else None

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import duckdb  # imported only when tables are requested; the end of a run does not need it
 
-BATCH = 10_000  # number of rows to fetch at a time, which bounds the python objects in memory
+BATCH = 10_000  # number of rows to fetch at a time, which bounds the Python objects in memory
 
 # (kind, category, name, start_ns on the wall clock since 1970, duration_ns, rank, host, pid, tid,
 # arguments)

@@ -1,7 +1,7 @@
 """Reads and writes the trace of a run with DuckDB: as tables for queries, and as Parquet files.
 
 Records have the same columns whether they come from segments or from Parquet. The Parquet files are
-sorted by start time and compressed with zstd, texts as dictionaries and times as differences.
+sorted by start time and compressed with zstd, strings as dictionaries and times as differences.
 DuckDB reads numpy arrays without a copy, and needs neither pandas nor pyarrow for that. Checked
 with duckdb 1.3.2 to 2.0, numpy 1.24 to 2.5.
 """
@@ -207,7 +207,7 @@ def reachable(path: str) -> str:
     try:
         path.encode()
         return path
-    except UnicodeEncodeError:  # python represents undecodable bytes as lone surrogates
+    except UnicodeEncodeError:  # Python represents undecodable bytes as lone surrogates
         folder, name = os.path.split(path)
         while True:
             try:

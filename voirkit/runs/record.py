@@ -160,7 +160,7 @@ def listening() -> int | None:
     """Return the file descriptor on which a harness waits for data of this process, or None.
 
     It is ``$DATA_FD``, or 3 by default. It counts only if the parent process passed it on and it is
-    writable. Descriptors that python itself opened are recognized by not being inheritable.
+    writable. Descriptors that Python itself opened are recognized by not being inheritable.
     """
     given = os.environ.get("DATA_FD", "3")
     try:
@@ -245,8 +245,8 @@ class Record:
 
 
 def packages() -> dict[str, str]:
-    """Return the versions of the imported packages that have a ``__version__``, by package name.
-    No code of the packages is executed."""
+    """Return a dict from name to version, for the imported packages that have a ``__version__``. No
+    code of the packages is executed."""
     versions = {}
     for name, module in list(sys.modules.items()):
         if (

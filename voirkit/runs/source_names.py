@@ -12,11 +12,11 @@ from typing import Any
 
 
 def rename_sources(value: Any, names: Mapping[str, str]) -> Any:
-    """Return a document or a text in which each path of a renamed file is replaced by its display
+    """Return a document or a string in which each path of a renamed file is replaced by its display
     name. The path may be absolute, relative or shortened.
 
     Args:
-        value: The text, or nested mappings and sequences that contain texts.
+        value: The string, or nested mappings and sequences that contain strings.
         names: Display names, by the path of the file.
     """
     if not names:

@@ -51,7 +51,7 @@ def no_steps(unrecorded: Sequence[str]) -> dict[str, Any]:
 # parts of the overhead that occur once per run and do not grow with its duration
 _PAID_ONCE = ("start", "completing")
 # Flags for parts of the overhead that are not exact timings. The time that tracemalloc adds to each
-# allocation in python is not measured at all.
+# allocation in Python is not measured at all.
 _QUALITY: dict[str, dict[str, bool]] = {
     "sampling": {"estimated": True},
     "tracemalloc": {"unmeasured": True},
@@ -246,7 +246,7 @@ class Moments:
     def __init__(self, manifest: Mapping[str, Any]) -> None:
         moments = manifest.get("moments") or {}
         record = (manifest.get("clocks") or {}).get("perf_counter_ns")
-        # start of the python process, or of voirkit if the former is not known; None if neither is
+        # start of the Python process, or of voirkit if the former is not known; None if neither is
         # known
         self.begun: int | None = moments.get("begun_ns", record)
         # start of the script's first line; None if not known

@@ -49,11 +49,11 @@ def _begin_in_child() -> None:
 
 at_fork("streams", in_child=_begin_in_child)
 
-# Returns the number of threads that python has started, without the main thread. If it is 0, no
+# Returns the number of threads that Python has started, without the main thread. If it is 0, no
 # lock is needed. Threads of C libraries, such as those of autograd, are not counted: while one of
-# them executes python code, the thread that called the library waits. A forked child counts its
+# them executes Python code, the thread that called the library waits. A forked child counts its
 # parent's threads too.
-# Checked with python 3.10 to 3.13.
+# Checked with Python 3.10 to 3.13.
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: 1)
 
 
@@ -198,7 +198,7 @@ def _is_installed(code: object) -> bool:
     for number in signal.valid_signals():
         try:
             handler = signal.getsignal(number)
-        except ValueError:  # python does not support this signal number
+        except ValueError:  # Python does not support this signal number
             continue
         if not callable(handler):
             continue

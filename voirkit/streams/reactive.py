@@ -36,7 +36,7 @@ from voirkit import streams
 from voirkit.phases import StopProgram
 from voirkit.streams import CARRIED, OnPurpose, describe, in_turn, raise_on_purpose, threads
 
-# Undo a side effect: giving imports pdb, and since python 3.13 pdb loads readline, which sets these
+# Undo a side effect: giving imports pdb, and since Python 3.13 pdb loads readline, which sets these
 # environment variables for child processes.
 for _name in ("COLUMNS", "LINES"):
     if _name not in os.environ:
@@ -363,7 +363,7 @@ class Stream(giving.SourceProxy):  # type: ignore[misc]  # giving has no types
 
     def _hand_on(self, data: Any) -> None:
         """Push an event for a caller that unwraps ``OnPurpose`` itself."""
-        if threads():  # this check takes 20 ns; taking the lock takes 165 ns (python 3.11)
+        if threads():  # this check takes 20 ns; taking the lock takes 165 ns (Python 3.11)
             in_turn(self._deliver, data)
         else:
             self._deliver(data)

@@ -39,7 +39,7 @@ class _Descriptor:
     def __init__(self, fd: int) -> None:
         status = os.fstat(fd)
         self.fd, self.inode, self.device = fd, status.st_ino, status.st_dev
-        # for ``__del__``: at python's exit, modules are cleared before objects are destroyed
+        # for ``__del__``: at Python's exit, modules are cleared before objects are destroyed
         self._stat, self._close = os.fstat, os.close
 
     def is_ours(self) -> bool:

@@ -27,7 +27,7 @@ TABLES_KEPT = 24  # number of older tables to keep when a recording begins; each
 TOO_MANY = "(names beyond what is kept)"
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-# integers beyond this are written in hex: python refuses to convert more than 4300 decimal digits
+# integers beyond this are written in hex: Python refuses to convert more than 4300 decimal digits
 _HUGE = 1 << 8191
 _Key = tuple[str, str, str, "str | None"]  # category, name, kind, key of the value
 
@@ -159,7 +159,7 @@ class Names:
         return f"{category}.{name}"
 
     def key(self, number: int) -> tuple[str, str, str]:
-        """Return (category, name, kind) of a name id; empty texts if the id is unknown."""
+        """Return (category, name, kind) of a name id; empty strings if the id is unknown."""
         return self._names[number][:3] if number in self._names else ("", "", "")
 
 

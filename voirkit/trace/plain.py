@@ -93,7 +93,7 @@ class _Thread:
 _local = _Local()
 _writers: list[_Writer] = []
 _free: list[_Writer] = []
-# Records that could not be written because of python's recursion limit, as (span or None, name,
+# Records that could not be written because of Python's recursion limit, as (span or None, name,
 # start, end, value, args). They are written once the call stack is less deep.
 _too_deep: list[tuple[Any, int, int, int, int, int]] = []
 _holes: list[None] = []  # one element for each place that was taken but not written to
@@ -113,7 +113,7 @@ def span(name_id: int, start_ns: int, end_ns: int, args: int = 0, value: int = 0
 
 
 # Raised when a thread has no window yet (AttributeError), its window is full (StopIteration) or
-# closed (ValueError or TypeError, by python version), or a number exceeds 64 bits (struct.error).
+# closed (ValueError or TypeError, by Python version), or a number exceeds 64 bits (struct.error).
 _NO_ROOM = (AttributeError, StopIteration, ValueError, TypeError, struct.error)
 
 
@@ -162,7 +162,7 @@ def _slow(name_id: int, start: int, duration: int, value: int, args: int) -> Non
             _too_deep.append((None, name_id, start, start + duration, value, args))
         else:
             _callbacks.lose(name_id)
-    # Not raised: exceptions at python's exit, when modules are partly cleared, and RecursionError.
+    # Not raised: exceptions at Python's exit, when modules are partly cleared, and RecursionError.
     # Both are caused by voirkit's own calls, not by the program.
     if raised is not None and not is_finalizing() and not isinstance(raised, RecursionError):
         raise raised
@@ -471,14 +471,14 @@ def close() -> list[tuple[Any, int, int, bool]]:
     return ends
 
 
-# Windows of segments: parts of a file, mapped by python's mmap module. The C recorder maps them by
+# Windows of segments: parts of a file, mapped by Python's mmap module. The C recorder maps them by
 # itself.
 
-# Mappings that must not, or cannot, be closed. Before python 3.13, a mapping duplicates the file's
+# Mappings that must not, or cannot, be closed. Before Python 3.13, a mapping duplicates the file's
 # descriptor, and closes the duplicate by its number. If the program has closed all descriptors, as
 # daemons do, the number may now stand for a file of the program.
 _kept: list[Any] = []
-# a fork hook that refers to the list keeps it alive until python has exited
+# a fork hook that refers to the list keeps it alive until Python has exited
 (
     os.register_at_fork(after_in_child=lambda kept=_kept: None)
     if hasattr(os, "register_at_fork")

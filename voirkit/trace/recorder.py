@@ -68,7 +68,7 @@ _as_double, _as_integer = Struct("<d").pack, Struct("<q").unpack
 
 def _chosen() -> Any:
     """Return the module that implements the hot path. It is ``_recorder`` if that was built for
-    this version of voirkit and reads the same clock as python; otherwise ``plain``."""
+    this version of voirkit and reads the same clock as Python; otherwise ``plain``."""
     if os.environ.get("VOIRKIT_NO_EXTENSION") != "1":
         try:
             from voirkit.trace import _recorder  # type: ignore[attr-defined]
@@ -159,7 +159,7 @@ def begin(
         tell: Called once with a message for the user if recording has to stop: the disk is full,
             the folder is not writable, or the limit is reached.
         world_size: The number of ranks; 1 without a group.
-        ends_with_python: Whether to stop recording at python's exit, through ``atexit``.
+        ends_with_python: Whether to stop recording at Python's exit, through ``atexit``.
     """
     if _process.recording is not None:
         end()
@@ -235,7 +235,7 @@ def name(category: str, name: str, kind: str = "span", value: str | None = None)
 
 
 def key_of(name_id: int) -> tuple[str, str, str]:
-    """Return (category, name, kind) of a name id; empty texts if the id is unknown."""
+    """Return (category, name, kind) of a name id; empty strings if the id is unknown."""
     return _names.key(name_id)
 
 

@@ -354,7 +354,7 @@ class Recording:
         )
 
     def _took_ns(self) -> dict[str, float]:
-        """Return the overhead in nanoseconds, by part.
+        """Return a dict from part to its overhead in nanoseconds.
 
         Timed records count with their measured time, which includes time spent on files. The others
         count with the measured cost of one record, and a proportional share of the time spent on
@@ -393,7 +393,7 @@ def _cost_ns(engine: Any) -> float:
 
 def _thread() -> tuple[int, str]:
     """Return (native id, name) of the current thread. ``threading.current_thread`` is not used,
-    since it creates an object for a thread that python did not start."""
+    since it creates an object for a thread that Python did not start."""
     from _thread import get_ident, get_native_id
 
     ident = get_ident()

@@ -262,8 +262,8 @@ def _why_missed_may_be_meant(epochs: list[Epoch], process: Facts) -> str:
 
 
 def _sets(process: Facts) -> dict[str, set[int]]:
-    """Return digests of the sets of samples that loaders have seen, by the class of their
-    dataset."""
+    """Return a dict from the class of a dataset to digests of the sets of samples that its loaders
+    have seen."""
     by_dataset: dict[str, set[int]] = {}
     for fact in process.of("epoch"):
         digest = fact.args.get("set")
@@ -325,7 +325,7 @@ def _pass_of(fact: Fact) -> _Pass:
 
 
 def _worker_batches(facts: Facts) -> dict[_Pass, dict[int, list[int]]]:
-    """Return digests of the first batches of workers, by epoch and worker."""
+    """Return a dict from epoch to a dict from worker to digests of the worker's first batches."""
     by_epoch: dict[_Pass, dict[int, list[int]]] = {}
     for fact in facts.of("held"):
         by_worker = by_epoch.setdefault(_pass_of(fact), {})
@@ -527,8 +527,8 @@ def _key(epoch: Epoch) -> tuple[object, ...]:
 
 
 def _epochs_by_rank(facts: Facts) -> dict[int, dict[tuple[object, ...], Epoch]]:
-    """Return the training epochs of each rank that has any, by (loader, iterator, turn); ``turn``
-    is the number of epochs that the iterator had before."""
+    """Return a dict from each rank that has training epochs to a dict from (loader, iterator, turn)
+    to the epoch; ``turn`` is the number of epochs that the iterator had before."""
     by_rank: dict[int, dict[tuple[object, ...], Epoch]] = {}
     for _, epochs in training(facts):
         for epoch in epochs:

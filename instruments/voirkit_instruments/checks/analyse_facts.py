@@ -93,8 +93,13 @@ class Facts:
         return max(self._counts.get(name, 0), len(self._by_name.get(name, ())))
 
     def tally(self, name: str) -> dict[str, int]:
-        """Return the total of a counted name over all processes, by kind. The values of the facts
-        are running counts, so the highest value of each process is used."""
+        """Return a dict from kind to the number of inspections of this kind, in all processes.
+
+        Args:
+            name: Name of facts that count inspections. Their argument ``kind`` says what was
+                counted, and their value is the count so far. So only the highest value of each
+                process is used.
+        """
         most: dict[tuple[int, int, str], int] = {}
         for fact in self.of(name):
             key = (fact.rank, fact.pid, str(fact.args["kind"]))
@@ -339,8 +344,8 @@ def detector(
 
 
 def looked_at(facts: Facts, names: Sequence[str]) -> dict[str, int]:
-    """Return how much was inspected: the number of facts of each name, by the unit shown in
-    reports."""
+    """Return how much was inspected: a dict from the unit shown in reports to the number of facts
+    of a name."""
     figures: dict[str, int] = {}
     for name in names:
         if name == "epoch":

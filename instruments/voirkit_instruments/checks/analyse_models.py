@@ -195,8 +195,8 @@ class _LeftInEval:
 
 
 def _trainers(process: Facts, model: int) -> dict[int, Mapping[str, Any]]:
-    """Return the optimizers that were seen to train some of a model's parameters, by number of the
-    optimizer; the values say how many parameters each one trains."""
+    """Return a dict from the number of each optimizer that was seen to train some of a model's
+    parameters to a mapping that says how many parameters it trains."""
     return {
         fact.args["optimizer"]: fact.args for fact in process.of("trained") if fact.value == model
     }
@@ -518,7 +518,7 @@ def loss_broadcast(facts: Facts) -> Answers:
 
 
 _FEWEST_PASSES = 8
-# fewest living graphs, besides the newest two, that are reported: buffers, and garbage that is not
+# fewest live graphs, besides the newest two, that are reported: buffers, and garbage that is not
 # collected yet, may keep a few
 _FEWEST_ALIVE = 6
 _DEAD, _DOUBTFUL = 0.9, 0.75
@@ -598,7 +598,7 @@ _PILED_A_PASS = 0.5  # least growth in tensors with graphs, per backward pass, t
 
 
 def _piled_up(inspections: list[Fact]) -> float:
-    """Return the growth per backward pass in living tensors with a graph: the smallest between two
+    """Return the growth per backward pass in live tensors with a graph: the smallest between two
     inspections. Return 0 if it is too small, or if there are too few inspections."""
     counts = [(fact.value, fact.args["living"]) for fact in inspections if "living" in fact.args]
     slopes = _slopes(counts)

@@ -521,8 +521,8 @@ def _answer_not_finite(process: Facts) -> Answer | str | None:
     losses = process.of("loss_not_finite")
     tensors = process.of("not_finite")
     parameters = [fact for fact in tensors if fact.args["what"] == "parameter"]
-    # With a gradient scaler only parameters count, since the scaler is there to handle an overflow
-    # of the scaled loss or of gradients.
+    # With a gradient scaler, only parameters that are not finite count as a bug: the scaler is
+    # there to handle an overflow of the scaled loss or of gradients.
     has_scaler = process.has("scaler")
     if not parameters:
         return None if has_scaler else _doubt_of_finite(losses, tensors)

@@ -1,7 +1,7 @@
 """Recording of data for ``--checks``: epochs of loaders, random generators of the processes that
 prepare batches, and ranks.
 
-Only what torch itself requests from samplers is observed. Generators are only read: python's,
+Only what torch itself requests from samplers is observed. Generators are only read: Python's,
 numpy's and torch's own, and those that the dataset keeps. No random number is drawn, and no code of
 the program is called. The facts:
 
@@ -459,7 +459,8 @@ class Drawing(Watcher):
 
 
 def states(torch: ModuleType, dataset: Any) -> dict[str, int]:
-    """Return digests of the states of all generators that a dataset may draw from, by name."""
+    """Return a dict from name to a digest of its state, for all generators that a dataset may draw
+    from."""
     digests_by_name = {"random": crc32(array("Q", random.getstate()[1]).tobytes())}
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:

@@ -177,7 +177,8 @@ class Watcher:
         self._facts, self._torch = facts, torch
 
     def __deepcopy__(self, memo: object) -> Watcher:
-        # no copy: torch.compile copies the constants of code, which include methods of this object
+        # This object is not copied. torch.compile copies the constants of code objects, which
+        # include methods of this object; they must stay methods of this one object.
         return self
 
     def enter(self, *_: Any) -> int:
@@ -390,8 +391,8 @@ class ModelFacts(Watcher):
                 yield number, module
 
     def names(self) -> dict[int, Named]:
-        """Return the names of the parameters of recently called models, by id: full name, class of
-        the model, True if it is in train mode, its number."""
+        """Return a dict from the id of each parameter of recently called models to its full name,
+        the class of the model, True if the model is in train mode, and the model's number."""
         names: dict[int, Named] = {}
         for number, model in self._live():
             model = unwrapped(model, _WRAPPERS)
@@ -404,7 +405,8 @@ class ModelFacts(Watcher):
         return names
 
     def embeddings(self) -> dict[int, str]:
-        """Return the names of all embeddings of recently called models, by id of their weights."""
+        """Return a dict from the id of the weight of each embedding of recently called models to
+        the weight's full name."""
         nn = self._torch.nn
         names: dict[int, str] = {}
         for _, model in self._live():

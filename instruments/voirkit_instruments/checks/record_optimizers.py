@@ -145,7 +145,7 @@ class OptimizerFacts(Watcher):
         return state
 
     def parameter_ids(self) -> set[int]:
-        """Return the ids of all parameters that living optimizers hold."""
+        """Return the ids of all parameters that live optimizers hold."""
         optimizers = [optimizer for optimizer, _ in self._states.items()]
         return {id(parameter) for optimizer in optimizers for parameter in _parameters(optimizer)}
 
@@ -459,7 +459,7 @@ class OptimizerFacts(Watcher):
         )
 
     def _never_changed(self, live: list[tuple[UntrackedParameter, Any]]) -> dict[int, Any]:
-        """Return the parameters that have not changed since they were first seen, by identity."""
+        """Return a dict from id to each parameter that has not changed since it was first seen."""
         parameters = [parameter for _, parameter in live]
         never = {}
         for (untracked, parameter), digest in zip(

@@ -89,7 +89,7 @@ def frame(
     lines += bar_lines(bars[first_bar:], left_s[first_bar:], columns, terminal)
     room = height - len(lines)
     if len(rows) > room > 0:
-        # Rows that do not fit are left out: first texts such as types, since they hardly change,
+        # Rows that do not fit are left out: first strings such as types, since they hardly change,
         # then the numbers that appeared last.
         numbers_first = sorted(range(len(rows)), key=lambda i: not rows[i].is_number)
         indices = sorted(numbers_first[: room - 1])

@@ -261,7 +261,7 @@ def collectives_in(dumped: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _ranks_by_name(dumped: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ranks of each process group, by the name of the group."""
+    """Return a dict from the name of each process group to its ranks."""
     ranks = {}
     for config in (dumped.get("pg_config") or {}).values():
         if isinstance(config, dict):

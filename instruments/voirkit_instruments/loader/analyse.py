@@ -95,8 +95,8 @@ def summarise(
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """Return the figures of one rank's loaders. Which of them a model is trained on is unknown
-    (``trains`` is None), so all are taken for loaders of the training."""
+    """Return the section ``loader`` of one rank's summary. Which of the rank's loaders a model is
+    trained on is unknown (``trains`` is None), so all are taken for loaders of the training."""
     return summarise_run(runs, only=rank)
 
 

@@ -139,8 +139,8 @@ class LoaderRecords:
         return self._fetch(_OF_COSTS)
 
     def handover(self) -> dict[str, float]:
-        """Return the costs of handing a batch over on the machine of the run, by name; empty if
-        they were not measured."""
+        """Return a dict from name to each cost of handing a batch over on the machine of the run;
+        empty if they were not measured."""
         rows = self._spans.rows(
             f"SELECT name, median(value) FROM of_loader WHERE {_OF_COSTS} AND args IS NULL"
             " GROUP BY name"

@@ -213,8 +213,8 @@ def levels(records: LoaderRecords) -> Array:
 
 
 def _waits(batches: BatchLifecycle) -> dict[int, tuple[Array, Array]]:
-    """Return, by thread, when training waited for the batches that the thread made: the starts and
-    ends of the waits, in order, and the total time waited up to each of them, in ns."""
+    """Return a dict from thread to when training waited for the batches that the thread made: the
+    starts and ends of the waits, in order, and the total time waited up to each of them, in ns."""
     waits = {}
     batches = batches.with_all("thread", "requested_ns")
     for thread in np.unique(batches["thread"]).tolist():
@@ -343,7 +343,7 @@ def _add_operations(
 
 
 def _by_episode(loaders: Loaders, args: Array, time_ns: Array) -> dict[int, tuple[int, float]]:
-    """Return the number and the sum of times, by the iterator's number."""
+    """Return a dict from the number of an iterator to the number and the sum of its times."""
     by_episode: dict[int, tuple[int, float]] = {}
     counts, sums = np.bincount(args), np.bincount(args, weights=time_ns)
     for code in np.flatnonzero(counts).tolist():
@@ -653,8 +653,8 @@ def _out_of_order(batches: BatchLifecycle) -> int:
 
 
 def _busy(rank: int, batches: BatchLifecycle) -> dict[tuple[int, int], tuple[int, float, float]]:
-    """Return, by rank and worker: the number of batches, the time of making them, and the duration
-    of the epochs in which the worker made some. Times are in ns."""
+    """Return a dict from (rank, worker) to the number of batches, the time of making them, and the
+    duration of the epochs in which the worker made some. Times are in ns."""
     busy: dict[tuple[int, int], tuple[int, float, float]] = {}
     for episode in batches.episodes():
         lasted_ns = float(episode["end_ns"].max() - episode["begin_ns"].min())

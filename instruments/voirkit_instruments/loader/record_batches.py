@@ -492,7 +492,8 @@ class Batches:
         return enter, leave
 
     def around_pin(self) -> tuple[Any, Any]:
-        """Return functions to run before and after ``pin_memory``, which calls itself."""
+        """Return functions to run before and after ``pin_memory``. It calls itself for the parts of
+        a batch, so only the outermost call is recorded."""
         state = self._state
 
         def enter() -> int:

@@ -251,7 +251,7 @@ class History:
 
 
 def holders(snapshot: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the bytes of living tensors by the line of the program that allocated them: rows of
+    """Return the bytes of live tensors by the line of the program that allocated them: rows of
     ``where`` and ``bytes``, the most bytes first."""
     sums: Counter[str] = Counter()
     for segment in snapshot["segments"]:

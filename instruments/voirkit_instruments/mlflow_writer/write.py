@@ -34,7 +34,7 @@ class Writer(Tracker):
     _run_id = ""
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Log the numbers of a step as metrics, and the texts as tags."""
+        """Log the numbers of a step as metrics, and the strings as tags."""
         from mlflow.entities import Metric, RunTag
 
         run_id, now_ms = self._run(), int(time.time() * 1000)

@@ -118,7 +118,7 @@ class Gpus:
 
 
 def reasons(mask: int) -> list[str]:
-    """Return the texts of the reasons why a GPU is slowed down, from NVML's bits."""
+    """Return the reasons why a GPU is slowed down, as strings, from NVML's bits."""
     return [text for bit, text in REASONS.items() if mask & bit]
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 _FIGURES = {"norm": "norms", "grad_norm": "grad_norms", "update_norm": "update_norms"}
 
-# flags and their texts, in the order in which such values arise in a step
+# flags and the strings that describe them, in the order in which such values arise in a step
 _NOT_FINITE = (
     (GRAD_NAN, "NaN in the gradient"),
     (GRAD_INF, "Inf in the gradient"),
@@ -278,7 +278,8 @@ def _process_of(parameter: Parameter) -> _Process:
 
 
 def _labels(all_facts: Iterable[Mapping[str, Any]]) -> dict[int, str]:
-    """Return labels that distinguish the models in some facts, by the numbers of the models."""
+    """Return a dict from the number of each model in some facts to the label that distinguishes
+    it."""
     models = {}
     for facts in all_facts:
         model = model_of(facts)
@@ -420,7 +421,7 @@ def _not_finite_row(parameters: Sequence[Parameter]) -> dict[str, Any] | None:
 
 
 def _not_watched(parameters: Iterable[Parameter]) -> dict[str, str]:
-    """Return the reasons why parameters cannot be read, by the names of the parameters."""
+    """Return a dict from the name of each parameter that cannot be read to the reason."""
     reasons = {}
     for parameter in parameters:
         if parameter.facts and "not_watched" in parameter.facts[-1]:

@@ -216,8 +216,9 @@ class Figures:
         total = torch.zeros((), dtype=torch.int64, device=flat.device)
         for i, start in enumerate(range(0, flat.numel(), _CHUNK)):
             part = bits[start : start + _CHUNK].to(torch.int64)
-            # The factor is odd, like the weights: a product of odd numbers is odd, and 2^63 is
-            # even.
+            # The factor is odd, since 2^63 and 2^64 are even. ``weights`` (the numbers that depend
+            # on the position) are odd too. So each element is multiplied by an odd number, and a
+            # change of one element always changes the sum modulo 2^64.
             factor = ((2 * i + 1) * 0x5851F42D4C957F2D + 2**63) % 2**64 - 2**63
             total += (part * weights[: len(part)]).sum() * factor
         return total

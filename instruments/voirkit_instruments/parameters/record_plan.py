@@ -124,8 +124,8 @@ class Model(NamedTuple):
 
 
 def model_labels(models: Sequence[Model]) -> dict[int, str]:
-    """Return the labels that distinguish the models of a process, by their numbers; empty for a
-    single model.
+    """Return a dict from number to label, for the models of a process. The labels distinguish the
+    models; the label of a single model is empty.
 
     A label is the name of the class, if it is the program's and only one model has it. Otherwise it
     is the holder, if only this model has it. Otherwise it is the class, with a number if needed.

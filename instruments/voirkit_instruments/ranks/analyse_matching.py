@@ -146,8 +146,8 @@ def aligned(
 def _times_on_host(
     groups: Sequence[Group], hosts: Sequence[str], host: str
 ) -> dict[int, tuple[Array, Array]]:
-    """Return when the first and the last of a host's ranks began each collective, by index of each
-    group that has a rank on the host."""
+    """Return a dict from the index of each group that has a rank on a host to when the first and
+    the last of these ranks began each collective."""
     times = {}
     for i, group in enumerate(groups):
         members = zip(group.ranks, group.begun_ns, strict=True)

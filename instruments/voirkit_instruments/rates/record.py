@@ -278,8 +278,8 @@ class Rate:
             self._publish(self._close(now))
 
     def on_steps(self, steps: list[FinishedStep]) -> None:
-        """Count steps that the recorder has seen, for ``train_rate``, unless the program gives its
-        own."""
+        """Count steps that the recorder has seen, for ``train_rate``, unless the program gives
+        ``step`` or ``batch`` itself."""
         if self._ov.is_given("step", "batch"):
             return
         self._is_recorders = True

@@ -92,8 +92,8 @@ def high_water() -> int | None:
 
 
 def _devices() -> dict[str, dict[str, int]]:
-    """Return, by device, ``peak`` (memory of tensors) and ``reserved_peak``, in bytes. Asks CUDA
-    only if the program has begun to use it."""
+    """Return a dict from device to ``peak`` (memory of tensors) and ``reserved_peak``, in bytes.
+    Asks CUDA only if the program has begun to use it."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     try:
         if cuda is None or not cuda.is_initialized():

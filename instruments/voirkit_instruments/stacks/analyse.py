@@ -76,7 +76,8 @@ def summarise(
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """Return ``flame`` of one rank."""
+    """Return the section ``flame`` of one rank's summary; None if no stacks of the rank were
+    counted."""
     all_counts = [counts for run in runs for counts in counts_of(run)]
     of_rank = [counts for counts in all_counts if counts["rank"] == rank]
     return figures(of_rank) if of_rank else None
@@ -158,7 +159,7 @@ def _document(run: Run, stem: str, record: Mapping[str, Any], steps: Steps) -> d
 
 
 def _source_lines(frames: Iterable[Frame]) -> dict[str, str]:
-    """Return the source text of the frames' lines, by place."""
+    """Return a dict from place to the source text of the line, for the lines of frames."""
     texts = {}
     for frame in frames:
         source = _source_line(frame)
@@ -232,7 +233,7 @@ def _gaps(notes: Sequence[Mapping[str, Any]], period_ns: int) -> int:
 
 
 def _workers(run: Run, record: Mapping[str, Any]) -> dict[int, int]:
-    """Return the number of each loader worker, by pid."""
+    """Return a dict from pid to the number of each loader worker."""
     rows = run.connection().execute(
         "SELECT value, args FROM spans WHERE category = 'flame' AND name = 'worker' "
         f"AND rank = {int(record['rank'])} AND host = {quoted(record['host'])}"

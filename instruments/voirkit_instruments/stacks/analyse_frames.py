@@ -150,7 +150,8 @@ class RecordedSpans:
         return names
 
     def between(self, from_ns: int, to_ns: int) -> dict[str, dict[Thread, Spans]]:
-        """Return the spans that overlap the time between two instants, by group and thread."""
+        """Return a dict from group to a dict from thread to spans, for the spans that overlap the
+        time between two instants."""
         columns = self._connection.execute(
             "SELECT start_ns, start_ns + duration_ns AS end_ns, pid, tid, code "
             f"FROM {_NAMED} WHERE {self._where} AND start_ns <= {int(to_ns)} "

@@ -335,7 +335,8 @@ def _requests(phases: Records) -> _Requests:
 
 
 def _ends_ns(runs: Sequence[Run], name: tuple[str, str]) -> dict[tuple[int, str, int], list[int]]:
-    """Return the end times of the spans with this name, in nanoseconds, ascending, by process."""
+    """Return a dict from process to the end times of its spans with this name, in nanoseconds,
+    ascending."""
     ends_ns: dict[tuple[int, str, int], list[int]] = {}
     for run in runs:
         phases = records(run)

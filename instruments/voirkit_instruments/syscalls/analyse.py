@@ -68,7 +68,8 @@ def summarise(
 
 
 def summarise_rank(runs: Sequence[Run], rank: int) -> dict[str, Any] | None:
-    """Return ``syscalls`` of one rank; None if it was not traced."""
+    """Return the section ``syscalls`` of one rank's summary; None if no calls of the rank were
+    counted."""
     documents = []
     for run in runs:
         for stem, document in _documents(run):

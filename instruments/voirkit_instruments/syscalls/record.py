@@ -504,7 +504,7 @@ def _clocks() -> tuple[int, int]:
 
 
 def _threads() -> dict[str, str]:
-    """Return the names of this process's threads, by thread id."""
+    """Return a dict from thread id to name, for the threads of this process."""
     names = {}
     for tid in _listed("/proc/self/task"):
         try:
@@ -516,7 +516,7 @@ def _threads() -> dict[str, str]:
 
 
 def _files() -> dict[str, str]:
-    """Return the paths of this process's file descriptors, by number."""
+    """Return a dict from number to path, for the file descriptors of this process."""
     paths = {}
     for number in _listed("/proc/self/fd"):
         try:

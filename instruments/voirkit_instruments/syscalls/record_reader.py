@@ -101,7 +101,7 @@ class Instance:
         write(self.file("tracing_on"), "1")
 
     def layout(self) -> dict[int, Any]:
-        """Return, by event number, the name of each event and the offsets and sizes of its
+        """Return a dict from the number of each event to its name and the offsets and sizes of its
         fields."""
         events = {}
         for event in EVENTS:

@@ -391,8 +391,8 @@ def _headlines(part: Document) -> Iterator[str]:
 
 
 def _calls_of_training(part: Document) -> Iterator[str]:
-    """Yield texts like ``3 in a forward``: working calls per entry, for each phase of training that
-    was entered."""
+    """Yield strings like ``3 in a forward``: working calls per entry, for each phase of training
+    that was entered."""
     entered = (part.get("entered") or {}).get("main", {})
     waits = part.get("waits") or ()
     threads = part.get("threads") or {}

@@ -12,12 +12,12 @@ from voirkit_instruments.trackers import PREFIX, Tracker
 
 
 class Writer(Tracker):
-    """Writer of scalars by step number, and of texts, which TensorBoard shows as Markdown."""
+    """Writer of scalars by step number, and of strings, which TensorBoard shows as Markdown."""
 
     _writer: Any = None
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Write each figure of a step as a scalar, and each text as a text."""
+        """Write each figure of a step as a scalar, and each string as a text."""
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto

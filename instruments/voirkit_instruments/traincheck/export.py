@@ -233,8 +233,8 @@ class Stages:
 def stretches(
     selected: tuple[int | None, int | None], steps: Mapping[int, Steps]
 ) -> dict[int, tuple[int, int]]:
-    """Return, by rank, the (start, end) of the selected steps in ns of the host's clock. The end is
-    the start of the step after the last selected one.
+    """Return a dict from rank to the (start, end) of the selected steps in ns of the host's clock.
+    The end is the start of the step after the last selected one.
 
     Args:
         selected: Step numbers (first, end), half open; None: no bound.

@@ -1,9 +1,9 @@
-"""``--verify``: reports how often each reading was given and by which probe, whether the loss
-decreases, and the three rates.
+"""``--verify``: checks whether a run gives the values that a benchmark harness needs.
 
-A reading is a value that a benchmark harness needs, such as loss, step+batch or use_cuda. The
-report also lists the readings that voirkit knows without any probe, from the records of the steps
-instrument.
+Such a value is called a reading; examples are loss, step+batch and use_cuda. The report says how
+often each reading was given and by which probe, whether the loss decreases, and the three rates:
+train_rate, loading_rate and compute_rate. It also lists the readings that voirkit knows without any
+probe, from the records of the steps instrument.
 
 The run ends with exit code 3 if loss, step+batch or use_cuda is missing. The flag enables the three
 rates. Some hundred losses are kept, detached: no graph stays alive, and nothing waits for a device

@@ -30,7 +30,7 @@ class Writer(Tracker):
     _own_run: Any = None
 
     def write(self, step: int, figures: Mapping[str, float], texts: Mapping[str, str]) -> None:
-        """Log the figures as a row, and put the texts into the W&B run's summary."""
+        """Log the figures as a row, and put the strings into the W&B run's summary."""
         if self._own_run is None and self.program.get("has_run"):
             self.send({"step": step, "figures": figures, "texts": texts})
             return

@@ -62,7 +62,8 @@ class ReadAhead:
         self._off = "torch's DataLoader was not imported."
 
     def ceiling(self, summary: Mapping[str, Any]) -> Ceiling:
-        """Return the time that the program waits for batches as the ceiling."""
+        """Return the upper bound of the time that this change can save: the time that the program
+        waits for batches."""
         return ceiling_of_phases(summary, "waiting for batches", "wait")
 
     def install(self, patches: Patches) -> None:

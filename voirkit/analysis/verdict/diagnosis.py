@@ -269,8 +269,8 @@ def straggler(figures: Figures, of_rank: Callable[[int], Figures] | None = None)
 
 
 def _doing(of_rank: Figures, phase: str) -> tuple[str, str]:
-    """Return two texts from the most detailed evidence: what a late rank does in a phase, and what
-    to do about it. Both are empty without evidence."""
+    """Return two strings from the most detailed evidence: what a late rank does in a phase, and
+    what to do about it. Both are empty without evidence."""
     phases: tuple[str, ...] = (phase,)
     if phase == phase_names.WAIT:
         phases = LOADING

@@ -219,7 +219,7 @@ def catalogue(
     """Return the catalogue of a source file.
 
     Args:
-        source: The source as text, or as bytes with their coding line.
+        source: The source as text, or as bytes with their encoding declaration.
         first_line: Number of the source's first line in the file.
         module: The module's name, for ``Catalogue.module``.
 

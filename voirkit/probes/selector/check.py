@@ -291,7 +291,7 @@ def _unobservable(
     try:
         visibility = visibility_of(definition.node)
     except RecursionError:
-        # for instance an expression of a thousand terms, which python can compile from source text,
+        # for instance an expression of a thousand terms, which Python can compile from source text,
         # but not from a syntax tree
         return function.wrong(f"{label} {TOO_DEEP}")
     captured = [capture.name for capture in function.captures if capture.name]

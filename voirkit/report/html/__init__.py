@@ -205,7 +205,7 @@ def _head(run: Run, summary: Summary) -> Html:
 def document(title: str, parts: Sequence[Html]) -> str:
     """Return a complete HTML page with these parts."""
     style, script = page_style(), asset("page.js")
-    # Two protections against code in texts of the program: all text is escaped; and if some text
+    # Two protections against code in strings of the program: all text is escaped; and if some text
     # were not, the policy allows no script but voirkit's own, and no network access.
     own = " ".join(
         f"'sha256-{b64encode(sha256(asset(name).encode()).digest()).decode()}'"

@@ -117,7 +117,8 @@ def _steps(first: Side, second: Side) -> Html | None:
 
 
 def _losses(first: Side, second: Side) -> dict[str, list[tuple[float, float | None]]]:
-    """Return the loss curve of the first run of each side, by ``first`` and ``second``."""
+    """Return a dict from ``first`` and ``second`` to the loss curve of the first run of that
+    side."""
     curves = {}
     for head, side in (("first", first), ("second", second)):
         curve = (side.summaries[0].get("loss") or {}).get("curve") or []

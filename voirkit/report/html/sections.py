@@ -312,7 +312,7 @@ def _comparison_note(first: sections.Section | None, second: sections.Section | 
 
 
 def _amounts(section: sections.Section | None) -> dict[str, sections.Amounts]:
-    """Return the ``Amounts`` of a section, by title."""
+    """Return a dict from title to each ``Amounts`` of a section."""
     blocks = sections.blocks_within(section.blocks if section else ())
     return {block.title: block for block in blocks if isinstance(block, sections.Amounts)}
 
