@@ -191,7 +191,6 @@ ADVICE = (
             "Resize and decode once and store the result; a cheaper transform; data in larger"
             " pieces."
         ),
-        gain=_RECORDED,
         explains="input-bound",
     ),
     Kind(
