@@ -28,9 +28,8 @@ from typing import Any
 _FAULT = re.compile(r"[^ :]+ (?P<check>[^ :]+): (?P<words>.*)")
 _FIGURE = re.compile(r"(\w+)\.(total_s|median_s) ([\d.]+), should be ([\d.]+) within ([\d.]+)%")
 _OF = {"total_s": sum, "median_s": median}
-Calls = dict[
-    str, list[tuple[float, float]]
-]  # by transform: seconds from outside, seconds by its own count
+# by transform: seconds from outside, seconds by its own count
+Calls = dict[str, list[tuple[float, float]]]
 
 
 def figures_off(printed: str) -> list[tuple[str, str, float, float, float]]:
