@@ -207,7 +207,7 @@ def test_a_part_of_a_comparison_page_that_fails_is_one_section(
     assert "</html>" in page
 
 
-@pytest.mark.parametrize("name", ["figures", "said", "environments"])
+@pytest.mark.parametrize("name", ["figures", "different_facts", "environments"])
 def test_a_part_of_a_comparison_that_fails_is_one_line(
     name: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
