@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+import left_out
 from left_out import figures_off, is_left_out, measured
 
 PRINTED = """
@@ -48,6 +50,15 @@ def test_what_a_script_leaves_out_is_measured_from_outside(tmp_path: Path) -> No
     calls = measured(str(script))["Nap"]
     assert len(calls) == 3
     assert all(whole_s > own_s + 0.0009 for whole_s, own_s in calls)
+
+
+@pytest.mark.parametrize(("whole_s", "code"), [(1.03, 0), (1.0, 1)])
+def test_a_figure_that_is_wrong_stays_wrong(
+    monkeypatch: pytest.MonkeyPatch, whole_s: float, code: int
+) -> None:
+    monkeypatch.setattr("sys.stdin", StringIO(PRINTED))
+    monkeypatch.setattr(left_out, "measured", lambda script: {"Jitter": [(whole_s, 1.0)]})
+    assert left_out.main("pipeline.py") == code
 
 
 def test_the_tolerance_is_that_of_the_check() -> None:

@@ -316,9 +316,9 @@ def test_a_function_of_a_module(place: Place) -> None:
     ("name", "fault"),
     [
         ("toll:main", "-m toll: there is no module 'toll'.\n  Did you mean 'tool'"),
-        (":main", "there is no module ''."),
-        ("tool:", "-m tool:: '' cannot be the name of a function."),
-        ("tool:main()", "'main()' cannot be the name of a function."),
+        (":main", "-m: ':main' names no function of a module.\n  Write: -m MODULE:FUNCTION"),
+        ("tool:", "-m: 'tool:' names no function of a module.\n  Write: -m MODULE:FUNCTION"),
+        ("tool:main()", "-m: 'tool:main()' names no function of a module."),
     ],
 )
 def test_a_function_that_cannot_be_there_makes_no_run(place: Place, name: str, fault: str) -> None:

@@ -293,10 +293,10 @@ def module(name: str, arguments: Iterable[str]) -> Program:
     cwd = current_folder()
     if ":" in name:
         module_name, function = name.split(":", 1)
-        if not all(part.isidentifier() for part in function.split(".")):
+        if not module_name or not all(part.isidentifier() for part in function.split(".")):
             raise CommandLineError(
-                f"{function!r} cannot be the name of a function.",
-                where=f"-m {name}",
+                f"{name!r} names no function of a module.",
+                where="-m",
                 next="Write: -m MODULE:FUNCTION",
             )
         program = Program(name, None, [name, *arguments], cwd)
@@ -454,8 +454,7 @@ def _check_package(name: str) -> None:
     from importlib.util import find_spec
 
     package = name.partition(".")[0]
-    is_there = package in sys.modules or (package and find_spec(package) is not None)
-    if not is_there:
+    if package not in sys.modules and find_spec(package) is None:
         raise _missing_module(package, name)
 
 

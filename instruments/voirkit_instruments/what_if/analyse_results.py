@@ -156,7 +156,7 @@ def same_losses(first: Mapping[str, Any], second: Mapping[str, Any], exact: bool
     if not different:
         return True, ""
     i, a, b = different[0]
-    distances = [None if None in (a, b) else _distance(a, b) for _, a, b in different]
+    distances = [_distance(a, b) for _, a, b in different]
     numbers = [distance for distance in distances if distance is not None]
     if len(numbers) < len(distances):
         return False, f"the first that differs is number {i}: {a} and {b}"
@@ -334,9 +334,9 @@ def _same_number(first: float | None, second: float | None) -> bool:
     return first == second or both_nan
 
 
-def _distance(first: float, second: float) -> float | None:
+def _distance(first: float | None, second: float | None) -> float | None:
     """Return the relative difference of two numbers that differ; None if one is not finite."""
-    if not isfinite(first) or not isfinite(second):
+    if first is None or second is None or not isfinite(first) or not isfinite(second):
         return None
     return abs(first - second) / max(abs(first), abs(second))
 
