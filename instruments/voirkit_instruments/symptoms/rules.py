@@ -278,7 +278,7 @@ def _loss_spike(figures: Figures, summary: Summary) -> Iterator[Finding]:
     index = sizes.index(max(sizes))
     step, value = curve[index]
     # If losses are not finite later, training diverges, which ``loss-not-finite`` says.
-    diverges = any(later is None for at, later in loss["curve"] if at > step)
+    diverges = (loss.get("not_finite") or {}).get("first", -1) > step
     if usual and not diverges and _is_spike(sizes, index, usual):
         times = sizes[index] / usual
         evidence = {"step": step, "value": value, "times": times, "usual": usual}
